@@ -22,81 +22,92 @@ cleanup() {
 }
 trap cleanup EXIT
 on() { ip netns exec "$@"; }
+start() { ip netns exec "$@" & pids+=($!); }
 
-# --- A cable between two hosts: client a0=a1 relay m0=m1 relay b1=b0 server ------------------------
-for ns in $client $cable $server; do
-  ip netns add $ns
-  on $ns sysctl -qw net.ipv6.conf.default.dad_transmits=1
-done
+# --- A cable between two hosts, with a small switch at either end -------------------------------------
+#
+#   client a0 = a1 .               . b1 = b0 server     untagged
+#                   switch m0=m1 switch
+#   client v0 = v1 '               ' w1 = w0 server     VLAN 100, tagged between the switches
+for ns in $client $cable $server; do ip netns add $ns; done
 on $cable sysctl -qw net.ipv6.conf.default.disable_ipv6=1
-ip -n $cable link add a1 mtu $mtu type veth peer name a0 netns $client
-ip -n $cable link add b1 mtu $mtu type veth peer name b0 netns $server
-ip -n $cable link add m0 mtu $mtu type veth peer name m1
-ip -n $client link set a0 mtu $mtu address 02:00:00:00:00:0a
-ip -n $server link set b0 mtu $mtu address 02:00:00:00:00:0b
-ip -n $cable link set m1 mtu $mtu
+pair() { # outer end, inner end, namespace of the outer end, MAC address of the outer end
+  ip -n $cable link add "$2" mtu $mtu type veth peer name "$1" netns "$3"
+  ip -n "$3" link set "$1" mtu $mtu address "$4"
+}
+pair a0 a1 $client 02:00:00:00:00:0a
+pair v0 v1 $client 02:00:00:00:01:0a
+pair b0 b1 $server 02:00:00:00:00:0b
+pair w0 w1 $server 02:00:00:00:01:0b
+pair m0 m1 $cable 02:00:00:00:00:01
+ip -n $client link set v0 mtu $((mtu - 4))
+ip -n $server link set w0 mtu $((mtu - 4))
 
 # Frames as a wire carries them: whole checksums, no segment larger than the MTU.
-for end in "$client a0" "$cable a1" "$cable m0" "$cable m1" "$cable b1" "$server b0"; do
+for end in "$client a0" "$client v0" "$server b0" "$server w0" "$cable a1" "$cable b1" \
+  "$cable v1" "$cable w1" "$cable m0" "$cable m1"; do
   read -r ns dev <<< "$end"
   on "$ns" ethtool -K "$dev" tx off rx off sg off tso off gso off gro off txvlan off rxvlan off \
     > /dev/null
 done
 
-# veth does not pad short frames; the sender of a real wire does. Each relay pads to 60 bytes, so
+# veth does not pad short frames; the sender of a real wire does. Each switch pads to 60 bytes, so
 # that between them, at m0, every frame has passed one in either direction.
-cat > "$work/relay.py" << 'RELAY'
+cat > "$work/switch.py" << 'SWITCH'
 import select, socket, struct, sys
 SOL_PACKET, PACKET_AUXDATA, SO_RCVBUFFORCE, ETH_P_ALL, OUTGOING = 263, 8, 33, 3, 4
+TAG = struct.pack("!HH", 0x8100, 3 << 13 | 100)  # priority 3, VLAN 100
 def port(name):
     s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
     s.bind((name, ETH_P_ALL))
     s.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
     s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
     return s
-left, right = port(sys.argv[1]), port(sys.argv[2])
+untagged, vlan, trunk = map(port, sys.argv[1:])
+def vlan_of(extra):  # the kernel takes the tag out of what a packet socket sees
+    for _, kind, data in extra:
+        status, _, _, _, _, tci = struct.unpack("IIIHHH", data[:18])
+        if kind == PACKET_AUXDATA and status & 0x10:
+            return tci & 0xfff
 while True:
-    for s in select.select([left, right], [], [])[0]:
+    for s in select.select([untagged, vlan, trunk], [], [])[0]:
         frame, extra, _, address = s.recvmsg(16384, 64)
         if address[2] == OUTGOING:
             continue
-        for _, kind, data in extra:
-            # The kernel takes the VLAN tag out of what a packet socket sees: put it back.
-            status, _, _, _, _, tci, tpid = struct.unpack("IIIHHHH", data[:20])
-            if kind == PACKET_AUXDATA and status & 0x10:
-                frame = frame[:12] + struct.pack("!HH", tpid or 0x8100, tci) + frame[12:]
-        (right if s is left else left).send(frame.ljust(60, b"\0"))
-RELAY
+        if s is trunk:
+            (vlan if vlan_of(extra) == 100 else untagged).send(frame.ljust(60, b"\0"))
+        else:
+            if s is vlan:
+                frame = frame[:12] + TAG + frame[12:]
+            trunk.send(frame.ljust(60, b"\0"))
+SWITCH
 
-for dev in a1 b1 m0 m1; do ip -n $cable link set $dev up promisc on; done
-on $cable python3 "$work/relay.py" a1 m0 & pids+=($!)
-on $cable python3 "$work/relay.py" m1 b1 & pids+=($!)
-on $cable tcpdump -i m0 -U -s 0 -Z root --time-stamp-precision=nano -w "$work/all.pcap" 2> /dev/null &
-pids+=($!)
+for dev in a1 v1 b1 w1 m0 m1; do ip -n $cable link set $dev up promisc on; done
+for dev in a0 v0; do ip -n $client link set $dev up; done
+for dev in b0 w0; do ip -n $server link set $dev up; done
+sleep 1
+start $cable python3 "$work/switch.py" a1 v1 m0
+start $cable python3 "$work/switch.py" b1 w1 m1
+start $cable tcpdump -i m0 -s 0 -Z root --time-stamp-precision=nano -w "$work/all.pcap" 2> /dev/null
 tcpdump=$!
 sleep 1
 
 ip -n $client link set lo up; ip -n $server link set lo up
-ip -n $client link set a0 up; ip -n $server link set b0 up
 ip -n $client addr add 192.0.2.1/24 dev a0
 ip -n $server addr add 192.0.2.2/24 dev b0
 ip -n $client addr add 2001:db8::1/64 dev a0
 ip -n $server addr add 2001:db8::2/64 dev b0
-for end in "$client a0 1" "$server b0 2"; do
-  read -r ns dev n <<< "$end"
-  ip -n "$ns" link add link "$dev" name vlan100 mtu $((mtu - 4)) type vlan id 100 egress 0:3
-  ip -n "$ns" addr add 198.51.100.$n/24 dev vlan100
-  ip -n "$ns" link set vlan100 up
-done
+ip -n $client addr add 198.51.100.1/24 dev v0
+ip -n $server addr add 198.51.100.2/24 dev w0
 sleep 3 # duplicate address detection
 
 # --- Services ----------------------------------------------------------------------------------------
 mkdir -p "/etc/netns/$client"
 echo "nameserver 192.0.2.2" > "/etc/netns/$client/resolv.conf"
-on $server dnsmasq --keep-in-foreground --conf-file=/dev/null --no-hosts --no-resolv --user=root \
+start $server dnsmasq --keep-in-foreground --conf-file=/dev/null --no-hosts --no-resolv --user=root \
   --pid-file= --listen-address=192.0.2.2 --bind-interfaces --log-facility=/dev/null \
   --host-record=www.example.com,192.0.2.2,2001:db8::2 --txt-record=example.com,"v=spf1 -all" \
-  --mx-host=example.com,mail.example.com,10 & pids+=($!)
+  --mx-host=example.com,mail.example.com,10
 
 cat > "$work/server.py" << 'SERVER'
 import http.server, socket, threading
@@ -120,7 +131,7 @@ while True:
     data, peer = echo.recvfrom(65536)
     echo.sendto(data, peer)
 SERVER
-on $server python3 "$work/server.py" & pids+=($!)
+start $server python3 "$work/server.py"
 sleep 1
 
 # --- Traffic -----------------------------------------------------------------------------------------
@@ -174,6 +185,6 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b"?", ("192.0.2.2
 on $client curl -sS -A example http://192.0.2.2:81/ 2> /dev/null || true
 sleep 1
 
-kill -INT $tcpdump
+kill $tcpdump
 wait $tcpdump || true
 cp "$work/all.pcap" "$out"
