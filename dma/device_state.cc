@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// DeviceState: the table of live mappings, how each of them ends, and detach.
+#include "dma/device_state.h"
+
+#include <algorithm>
+#include <cassert>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dma/text.h"
+
+namespace dmakit::dma::internal {
+
+DeviceState::DeviceState(std::shared_ptr<SpaceState> space_in, DeviceOptions options_in)
+    : space(std::move(space_in)), options(std::move(options_in)) {}
+
+bool DeviceState::Enter() {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (detached.load(std::memory_order_relaxed)) return false;
+  ++busy;
+  return true;
+}
+
+void DeviceState::Leave() {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (--busy == 0) quiet.notify_all();
+}
+
+std::optional<LiveMapping> DeviceState::Claim(Iova base) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (detached.load(std::memory_order_relaxed)) return std::nullopt;
+  auto it = live.find(base.value());
+  if (it == live.end()) return std::nullopt;
+  LiveMapping mapping = std::move(it->second);
+  live.erase(it);
+  --stats.live_mappings;
+  if (mapping.kind == MappingKind::kCoherent) stats.coherent_bytes -= mapping.memory.size;
+  ++busy;
+  return mapping;
+}
+
+void DeviceState::Insert(LiveMapping mapping) {
+  const uint64_t key = mapping.range.base.value();
+  std::lock_guard<std::mutex> lock(mutex);
+  ++stats.maps;
+  ++stats.live_mappings;
+  if (mapping.kind == MappingKind::kCoherent) stats.coherent_bytes += mapping.memory.size;
+  live.insert_or_assign(key, std::move(mapping));
+}
+
+void DeviceState::CountFailure() {
+  std::lock_guard<std::mutex> lock(mutex);
+  ++stats.map_failures;
+}
+
+absl::StatusOr<Range> DeviceState::AllocateIova(Bytes size, Bytes alignment, iova::Cache* cache) {
+  if (cache != nullptr && cache->highest() <= ceiling) return cache->Allocate(size, alignment);
+  return iova->Allocate({.size = size, .alignment = alignment, .highest = ceiling});
+}
+
+void DeviceState::FreeIova(const Range& range, iova::Cache* cache) {
+  [[maybe_unused]] const absl::Status status =
+      cache != nullptr ? cache->Free(range) : iova->Free(range);
+  assert(status.ok());
+}
+
+MappingEvent DeviceState::Event(const LiveMapping& mapping,
+                                std::span<const std::span<std::byte>> list) const {
+  return {.kind = mapping.kind,
+          .range = mapping.range,
+          .memory = mapping.memory,
+          .direction = mapping.direction,
+          .entries = mapping.entries,
+          .owner = mapping.owner,
+          .list = list};
+}
+
+absl::Status DeviceState::Hold(const LiveMapping& mapping, Translation translation,
+                               const absl::Status& why) {
+  Quarantine::Item item;
+  item.device = options.name;
+  item.owner = mapping.owner;
+  item.reason = std::string(why.message());
+  item.range = mapping.range;
+  item.bytes = mapping.range.size;
+  auto rest = std::make_shared<Translation>(std::move(translation));
+  item.release = [this_iova = iova, rest, range = mapping.iova, block = mapping.block] {
+    if (absl::Status s = rest->Remove(); !s.ok()) return s;
+    return this_iova->Free(range);
+  };
+  space->quarantine->Hold(std::move(item));
+  return absl::Status(
+      why.code(), absl::StrCat("device '", options.name, "': ", ToString(mapping.range), " of '",
+                               mapping.owner, "': ", why.message(),
+                               "; it is in quarantine: keep its memory, reset the device, then "
+                               "call Quarantine::ReleaseAfterReset(\"",
+                               options.name, "\")"));
+}
+
+void DeviceState::NotifyRetired(const Range& range) {
+  if (watcher() == nullptr || !Enter()) return;
+  watcher()->OnRetired(*self, range);
+  Leave();
+}
+
+FlushTicket DeviceState::Defer(LiveMapping mapping) {
+  Domain* const domains[] = {&domain()};
+  const Range range = mapping.range;
+  auto release = [state = shared_from_this(),
+                  mapping = std::move(mapping)](const absl::Status& flushed) {
+    if (flushed.ok()) {
+      state->FreeIova(mapping.iova, nullptr);
+      state->NotifyRetired(mapping.range);
+      return;
+    }
+    Translation rest(mapping.range);
+    rest.Owe(state->domain());
+    (void)state->Hold(mapping, std::move(rest), flushed);  // the ticket tells
+  };
+  return space->queue->Defer({range, domains, std::move(release)});
+}
+
+absl::StatusOr<FlushTicket> DeviceState::Retire(Iova base, bool may_defer, iova::Cache* cache,
+                                                std::span<const std::span<std::byte>> list) {
+  std::optional<LiveMapping> mapping = Claim(base);
+  if (!mapping) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "device '", options.name, "': unmap at ", ToString(base),
+        ": nothing of it is mapped there; the device was detached, which unmapped it"));
+  }
+  Observer* const observing = watcher();
+  if (observing != nullptr) observing->OnBeforeUnmap(*self, Event(*mapping, list));
+  Translation translation(mapping->range, domain());
+  absl::Status status = translation.Unmap();
+  FlushTicket ticket;
+  if (status.ok() && may_defer && space->queue != nullptr && !translation.gone()) {
+    ticket = Defer(*std::move(mapping));
+  } else {
+    if (status.ok()) status = translation.Invalidate();
+    if (status.ok()) {
+      FreeIova(mapping->iova, cache);
+      if (observing != nullptr) observing->OnRetired(*self, mapping->range);
+    } else {
+      status = Hold(*mapping, std::move(translation), status);
+    }
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    ++stats.unmaps;
+  }
+  Leave();
+  if (!status.ok()) return status;
+  return ticket;
+}
+
+void DeviceState::DropLive(std::vector<LiveMapping> mappings) {
+  struct Sum {
+    size_t count = 0;
+    uint64_t bytes = 0;
+  };
+  std::map<std::string, Sum> owners;
+  std::vector<std::pair<LiveMapping, Translation>> unmapped;
+  bool owed = false;
+  for (LiveMapping& mapping : mappings) {
+    Sum& sum = owners[mapping.owner];
+    ++sum.count;
+    sum.bytes += mapping.range.size.value();
+    if (watcher() != nullptr) watcher()->OnBeforeUnmap(*self, Event(mapping, {}));
+    Translation translation(mapping.range, domain());
+    if (absl::Status s = translation.Unmap(); !s.ok()) {
+      space->Report(Message(Hold(mapping, std::move(translation), s)));
+      continue;
+    }
+    owed |= !translation.gone();
+    unmapped.emplace_back(std::move(mapping), std::move(translation));
+  }
+  const absl::Status flushed = owed ? domain().InvalidateAll() : absl::OkStatus();
+  for (auto& [mapping, translation] : unmapped) {
+    if (!flushed.ok()) {
+      space->Report(Message(Hold(mapping, std::move(translation), flushed)));
+      continue;
+    }
+    FreeIova(mapping.iova, nullptr);
+    if (watcher() != nullptr) watcher()->OnRetired(*self, mapping.range);
+  }
+  for (const auto& [owner, sum] : owners) {
+    space->Report(absl::StrCat("device '", options.name, "': detached with ", sum.count,
+                               " mappings (", sum.bytes, " bytes) of '", owner,
+                               "' still live; they were unmapped"));
+  }
+}
+
+void DeviceState::Detach() {
+  std::vector<LiveMapping> mappings;
+  {
+    std::unique_lock<std::mutex> lock(mutex);
+    if (detached.load(std::memory_order_relaxed)) return;
+    detached.store(true, std::memory_order_relaxed);
+    quiet.wait(lock, [this] { return busy == 0; });
+    for (auto& [base, mapping] : live) mappings.push_back(std::move(mapping));
+    live.clear();
+    stats.unmaps += mappings.size();
+    stats.live_mappings = 0;
+    stats.coherent_bytes = 0;
+  }
+  std::sort(mappings.begin(), mappings.end(),
+            [](const LiveMapping& a, const LiveMapping& b) { return a.range.base < b.range.base; });
+  if (watcher() != nullptr) watcher()->OnDetach(*self, mappings.size());
+  // A failed flush has put its ranges into quarantine already.
+  if (space->queue != nullptr) (void)space->queue->Flush();
+  if (!mappings.empty()) DropLive(std::move(mappings));
+
+  std::vector<std::string> lines;
+  {
+    std::lock_guard<TopologyMutex> lock(space->topology);
+    space->Remove(*this, &lines);
+  }
+  for (const std::string& line : lines) space->Report(line);
+}
+
+}  // namespace dmakit::dma::internal

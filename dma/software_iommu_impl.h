@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The inside of SoftwareIommu, shared by its two sources: what belongs to the whole
+// (software_iommu.cc) and to one port (software_iommu_port.cc).
+//
+// Locks, in the order in which they are taken: map_mutex (page table and list of mappings),
+// ports_mutex (which ports exist), a port's mutex (its caches, and each access from translation to
+// the last byte copied), records_mutex (fault and stale records).
+#ifndef DMAKIT_DMA_SOFTWARE_IOMMU_IMPL_H_
+#define DMAKIT_DMA_SOFTWARE_IOMMU_IMPL_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dma/page_table.h"
+#include "dma/software_iommu.h"
+#include "dma/translation_cache.h"
+
+namespace dmakit::dma {
+
+namespace internal {
+
+// Written by one thread at a time (the port's lock), read by any.
+class Count {
+ public:
+  void Add(uint64_t n = 1) {
+    value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+struct WalkCounts {
+  Count accesses, iotlb_hits, walks, levels_read, walk_cache_hits, faults, stale_uses;
+
+  void AddTo(SoftwareIommu::WalkStats& sum) const {
+    sum.accesses += accesses.value();
+    sum.iotlb_hits += iotlb_hits.value();
+    sum.walks += walks.value();
+    sum.levels_read += levels_read.value();
+    sum.walk_cache_hits += walk_cache_hits.value();
+    sum.faults += faults.value();
+    sum.stale_uses += stale_uses.value();
+  }
+};
+
+}  // namespace internal
+
+struct SoftwareIommu::Impl {
+  explicit Impl(Options o);
+
+  absl::Status Error(absl::StatusCode code, std::string_view what) const {
+    return absl::Status(code, absl::StrCat("iommu \"", options.name, "\": ", std::string(what)));
+  }
+  absl::Status CheckShape(Range range, const MemoryView& memory, Access access) const;
+  absl::Status CheckPlace(Range range) const;
+  const Interval* ReservedAt(const Interval& where) const;
+
+  template <typename Action>
+  void ForEachPort(Action action);
+
+  struct Live {
+    uint64_t last;
+    Access access;
+  };
+  // The first mapping that ends at or after `first`.
+  std::map<uint64_t, Live>::iterator FirstFrom(uint64_t first);
+
+  const Options options;
+  const DomainFacts facts;
+  const uint64_t last_iova;
+
+  std::mutex map_mutex;
+  internal::PageTable table;
+  std::map<uint64_t, Live> live;  // by first address
+
+  std::mutex ports_mutex;
+  std::vector<Port*> ports;
+  WalkStats of_dead_ports;
+
+  std::mutex records_mutex;
+  std::deque<Fault> faults;
+  std::deque<StaleUse> stale_uses;
+
+  std::atomic<uint64_t> maps{0}, unmaps{0}, invalidations{0}, live_mappings{0}, mapped_bytes{0};
+};
+
+class SoftwareIommu::Port final : public DevicePort {
+ public:
+  Port(Impl& iommu, std::string name);
+  ~Port() override;
+
+  std::string_view name() const override { return name_; }
+  bool Read(Iova from, std::span<std::byte> to) override;
+  bool Write(Iova to, std::span<const std::byte> from) override;
+  bool Publish(Iova to, uint64_t word, size_t width) override;
+  std::optional<uint64_t> LoadAcquire(Iova from, size_t width) override;
+
+  std::mutex& mutex() { return mutex_; }
+  const internal::WalkCounts& counts() const { return counts_; }
+
+  // All of these need the mutex.
+  void Invalidate(uint64_t first, uint64_t last);
+  void InvalidateAll();
+  void ForgetTables();
+  void ForgetTables(uint64_t first, uint64_t last);
+
+ private:
+  using PageTable = internal::PageTable;
+  using Leaf = PageTable::Leaf;
+  struct Cached {
+    Leaf leaf;
+    uint64_t epoch = 0;  // of the page table when the leaf was last seen in it
+  };
+  struct Piece {
+    std::byte* memory;
+    size_t size;
+  };
+
+  // Fills pieces_. False: recorded, and nothing may be copied.
+  bool Translate(uint64_t iova, size_t length, Access access);
+  std::byte* TranslateWord(Iova iova, size_t width, Access access);
+  bool Lookup(uint64_t iova, Access access, Leaf* leaf);
+  bool CheckFresh(uint64_t iova, Access access, Cached* entry);
+  Cached WalkTable(uint64_t iova);
+  Cached* FindCached(uint64_t iova);
+  bool Fail(uint64_t iova, Access access, Fault::Reason reason);
+  void RecordStale(uint64_t iova, Access access);
+
+  Impl& iommu_;
+  const std::string name_;
+  std::mutex mutex_;
+  internal::TranslationCache<Cached> iotlb_;
+  // By level of the table that an entry points to; the root needs none.
+  using WalkCache = internal::TranslationCache<const PageTable::Table*>;
+  std::array<WalkCache, PageTable::kRoot> walk_cache_;
+  std::vector<Piece> pieces_;  // of the access in progress; never shrinks
+  internal::WalkCounts counts_;
+};
+
+}  // namespace dmakit::dma
+
+#endif  // DMAKIT_DMA_SOFTWARE_IOMMU_IMPL_H_

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Internal: between the standard's string_view and Abseil's, which are two types where Abseil was
+// built for C++14, and one where it was not. Pure functions.
+#ifndef DMAKIT_DMA_TEXT_H_
+#define DMAKIT_DMA_TEXT_H_
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace dmakit::dma::internal {
+
+inline absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
+inline std::string_view Message(const absl::Status& status) {
+  return {status.message().data(), status.message().size()};
+}
+
+// "<prefix>: <message>", code kept.
+inline absl::Status Annotate(const absl::Status& status, std::string_view prefix) {
+  return absl::Status(status.code(), absl::StrCat(View(prefix), ": ", status.message()));
+}
+
+}  // namespace dmakit::dma::internal
+
+#endif  // DMAKIT_DMA_TEXT_H_
