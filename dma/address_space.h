@@ -107,7 +107,9 @@ class AddressSpace {
 
   // Adds a device and replays the packet pages that are mapped now in its domain (once per domain:
   // devices may share one). Fails by name, with nothing changed, if a live range lies outside the
-  // domain's aperture, the device's mask or the domain's budget.
+  // domain's aperture, the device's mask or the domain's budget. The first attach makes the
+  // iova::Space, of what that domain translates; what a later domain does not translate below its
+  // top is not handed out any more, also after that device has gone.
   absl::StatusOr<std::unique_ptr<Device>> Attach(DeviceOptions options);
 
   // Takes an IOVA range for a page, within reach of every device attached now. `size` is a multiple

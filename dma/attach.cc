@@ -235,13 +235,8 @@ absl::Status SpaceState::CreateIova(const DeviceState& device) {
   return absl::OkStatus();
 }
 
-absl::Status SpaceState::Admit(DeviceState& device) {
-  for (const auto& other : devices) {
-    if (other->options.name == device.options.name) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("device '", device.options.name, "' is attached already; names are unique"));
-    }
-  }
+// Which addresses the device can use at all.
+absl::Status SpaceState::SetLimits(DeviceState& device) const {
   const DomainFacts& facts = device.domain().facts();
   const Bytes least = iova != nullptr ? iova->granule() : Bytes(4096);
   device.granule = std::max(facts.granule(), least);
@@ -262,6 +257,17 @@ absl::Status SpaceState::Admit(DeviceState& device) {
         ToString(iova->bounds()), ", can be used by this device up to ", ToString(device.ceiling),
         "; give it an address space of its own"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status SpaceState::Admit(DeviceState& device) {
+  for (const auto& other : devices) {
+    if (other->options.name == device.options.name) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("device '", device.options.name, "' is attached already; names are unique"));
+    }
+  }
+  if (absl::Status s = SetLimits(device); !s.ok()) return s;
 
   DomainUse* use = FindUse(&device.domain());
   const bool new_domain = use == nullptr || use->devices == 0;

@@ -95,8 +95,9 @@ class Device {
   // domain only.
   absl::StatusOr<CoherentBlock> AllocateCoherent(const CoherentOptions& options);
 
-  // At most one; nullptr: none. Change it only while no other thread maps, unmaps or syncs on this
-  // device (packet pages of the address space may come and go meanwhile).
+  // At most one; nullptr: none. It outlives the device, or leaves first. Change it only while no
+  // other thread maps, unmaps or syncs on this device (packet pages of the address space may come
+  // and go meanwhile).
   void set_observer(Observer* observer);
   Observer* observer() const;
   // What this device can reach now, its own mappings and the packet pages; for an observer that

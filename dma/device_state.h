@@ -190,6 +190,7 @@ struct SpaceState : std::enable_shared_from_this<SpaceState> {
 
   // attach.cc. All with topology exclusive.
   absl::Status Admit(DeviceState& device);
+  absl::Status SetLimits(DeviceState& device) const;
   absl::Status CheckRecords(const DeviceState& device, bool new_domain);
   absl::Status Replay(const DeviceState& device);
   // Takes what `facts` cannot translate below its top out of the space; the pieces taken now are

@@ -5,8 +5,8 @@
 // and lets one flush serve many, bounded in count, bytes and age. Nothing that waits here is reused
 // before a flush that *began* after its unmap has completed.
 //
-// Owned by an AddressSpace. Any thread. Registered with the iova::Space, so that exhaustion forces
-// a flush.
+// Owned by an AddressSpace, registered with its iova::Space, so that exhaustion forces a flush. The
+// domains outlive it. Any thread.
 #ifndef DMAKIT_DMA_FLUSH_QUEUE_H_
 #define DMAKIT_DMA_FLUSH_QUEUE_H_
 

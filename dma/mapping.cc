@@ -21,17 +21,18 @@ absl::Status NotThere(const DeviceState& device, const char* what) {
       " through a mapping that ended when the device was detached; map again after an attach"));
 }
 
-absl::Status Sync(const DeviceState* device, const Range& range, Direction direction,
-                  bool for_cpu) {
+absl::Status Sync(DeviceState* device, const Range& range, Direction direction, bool for_cpu) {
   const char* what = for_cpu ? "sync for the CPU" : "sync for the device";
   if (device == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         what, " through an empty mapping: map first, and do not use a moved-from one"));
   }
   if (device->detached.load(std::memory_order_relaxed)) return NotThere(*device, what);
-  if (Observer* const observing = device->watcher(); observing != nullptr) {
-    observing->OnSync(*device->self, range, direction, for_cpu);
-  }
+  Observer* const observing = device->watcher();
+  if (observing == nullptr) return absl::OkStatus();
+  if (!device->Enter()) return NotThere(*device, what);
+  observing->OnSync(*device->self, range, direction, for_cpu);
+  device->Leave();
   return absl::OkStatus();
 }
 

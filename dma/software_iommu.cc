@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <iterator>
 #include <utility>
 
@@ -144,7 +145,8 @@ absl::StatusOr<std::unique_ptr<SoftwareIommu>> SoftwareIommu::Create(Options opt
 }
 
 SoftwareIommu::SoftwareIommu(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-SoftwareIommu::~SoftwareIommu() = default;
+
+SoftwareIommu::~SoftwareIommu() { assert(impl_->ports.empty() && "a port outlives its IOMMU"); }
 
 std::unique_ptr<DevicePort> SoftwareIommu::NewPort(std::string name) {
   return std::make_unique<Port>(*impl_, std::move(name));

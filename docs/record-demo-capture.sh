@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Records the traffic of nic/cmd/demo.pcap anew; demo-capture.md explains it. Needs root, iproute2,
-# ethtool, tcpdump, dnsmasq, curl, ping, arping and python3, and touches only network namespaces of
-# its own.
+# ethtool, tcpdump, dnsmasq, curl, ping, arping and python3. Touches only network namespaces of its own
+# and /etc/netns/dmakit-client, and removes both.
 #
 #   docs/record-demo-capture.sh OUTPUT.pcap
 

@@ -143,6 +143,23 @@ absl::StatusOr<std::unique_ptr<iova::Space>> SpaceOver(const View& view, Bytes s
   return iova::Space::Create(std::move(options));
 }
 
+bool Punch(const Segment& segment, const MemoryView& view) {
+  constexpr int kMode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+  return Fallocate(segment.file.fd(), kMode, segment.OffsetOf(view.cpu), view.size) == 0;
+}
+
+// Makes every page of a block exist and hold zeros. Freeing has punched it already, but a device
+// that was not told may have written since.
+bool Fill(const Segment& segment, const MemoryView& view) {
+  const bool hole = !segment.huge && Punch(segment, view);
+  if (!segment.huge &&
+      Fallocate(segment.file.fd(), 0, segment.OffsetOf(view.cpu), view.size) != 0) {
+    return false;
+  }
+  if (!hole) std::memset(view.device, 0, view.size);
+  return true;
+}
+
 [[noreturn]] void DieOf(const MemoryView& view) {
   std::fprintf(stderr, "dmakit: host memory got back %zu bytes at %p, which is no block in use\n",
                view.size, static_cast<void*>(view.cpu));
@@ -313,8 +330,7 @@ absl::StatusOr<Memory> HostMemory::Impl::Take(HostMemory* source, const MemoryRe
     filling += size;
   }
   const auto& [segment, view] = *found;
-  const bool filled = segment->huge ||
-                      Fallocate(segment->file.fd(), 0, segment->OffsetOf(view.cpu), view.size) == 0;
+  const bool filled = Fill(*segment, view);
   const absl::Status status =
       filled ? absl::OkStatus()
              : OutOf("fallocate", size, "free memory, or raise the memory limit");
@@ -343,11 +359,7 @@ void HostMemory::Impl::GiveBack(const MemoryView& view) {
     return Owner(view);
   }();
   // Still this block's: nobody else gets it before the Space has it back, nor does the segment go.
-  constexpr int kPunch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-  if (segment.huge ||
-      Fallocate(segment.file.fd(), kPunch, segment.OffsetOf(view.cpu), view.size) != 0) {
-    std::memset(view.device, 0, view.size);
-  }
+  if (!segment.huge) Punch(segment, view);
   const std::lock_guard lock(mutex);
   Return(segment, view);
   counts.bytes_in_use -= view.size;

@@ -3,8 +3,9 @@
 // HostMemory: DMA memory from anonymous memfd segments, never a named file. Each segment is mapped
 // once for the program and, if asked, a second time as the view of software devices. Segments are
 // added as needed and kept until the source ends, or until a new one would take their sum above
-// `capacity` while they are empty. Freed blocks give their pages back to the kernel and are zero
-// when handed out again; those of a huge segment are zeroed and stay with it.
+// `capacity` while they are empty. Freed blocks give their pages back to the kernel, except those
+// of a huge segment. Blocks are zeroed when they are handed out, so that what a stray device wrote
+// to a freed one is not seen by its next owner.
 //
 // Huge pages are used for a segment when the kernel has some free and `huge_pages` allows it;
 // otherwise ordinary pages, counted in stats(). Every page of a block exists before Allocate

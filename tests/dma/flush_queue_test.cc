@@ -24,9 +24,9 @@ Range Page(uint64_t n) { return {Iova(n * 4096), kPage}; }
 
 struct Queue {
   host::FakeClock clock;
-  std::unique_ptr<FlushQueue> queue;
   std::atomic<int> released{0};
   std::atomic<int> failed{0};
+  std::unique_ptr<FlushQueue> queue;
 
   explicit Queue(DeferredLimits limits, host::ThreadStarter* threads = nullptr) {
     auto made = FlushQueue::Create({.limits = limits, .clock = &clock, .threads = threads});
@@ -43,8 +43,8 @@ struct Queue {
 TEST_CASE("A default ticket is done: what a strict unmap returns") { CHECK(FlushTicket().done()); }
 
 TEST_CASE("A ticket is done only after a flush, and then its release has run") {
-  Queue q({});
   FakeDomain domain;
+  Queue q({});
   const FlushTicket ticket = q.Defer(domain, Page(1));
   CHECK(ticket.state() == State::kPending);
   CHECK(q.released == 0);
@@ -56,10 +56,10 @@ TEST_CASE("A ticket is done only after a flush, and then its release has run") {
 }
 
 TEST_CASE("A flush that began before the unmap does not complete its ticket") {
-  Queue q({});
   HookedDomain domain;
   Gate began, go_on;
   std::atomic<int> flushes{0};
+  Queue q({});
   domain.before_invalidate = [&] {
     if (++flushes != 1) return;
     began.Open();
@@ -79,9 +79,9 @@ TEST_CASE("A flush that began before the unmap does not complete its ticket") {
 }
 
 TEST_CASE("Flush waits for a flush in progress, releases included") {
-  Queue q({});
   HookedDomain domain;
   Gate began, go_on;
+  Queue q({});
   domain.before_invalidate = [&] {
     began.Open();
     go_on.Wait();
@@ -105,8 +105,8 @@ TEST_CASE("Flush waits for a flush in progress, releases included") {
 }
 
 TEST_CASE("One invalidation per domain and flush; of the range alone if it is the only one") {
-  Queue q({});
   FakeDomain d0, d1, implied({.name = "vfio", .facts = {.unmap_invalidates = true}});
+  Queue q({});
   Domain* const both[] = {&d0, &d1};
   Domain* const all[] = {&d0, &implied};
   (void)q.queue->Defer({Page(1), both});
@@ -122,8 +122,8 @@ TEST_CASE("One invalidation per domain and flush; of the range alone if it is th
 }
 
 TEST_CASE("The bound in ranges holds for every caller and is reported") {
-  Queue q({.max_ranges = 8});
   FakeDomain domain;
+  Queue q({.max_ranges = 8});
   FlushTicket last;
   for (uint64_t i = 1; i <= 20; ++i) last = q.Defer(domain, Page(i));
   const FlushQueue::Stats stats = q.queue->stats();
@@ -137,8 +137,8 @@ TEST_CASE("The bound in ranges holds for every caller and is reported") {
 }
 
 TEST_CASE("The bound in bytes") {
-  Queue q({.max_ranges = 1000, .max_bytes = Bytes(16384)});
   FakeDomain domain;
+  Queue q({.max_ranges = 1000, .max_bytes = Bytes(16384)});
   (void)q.Defer(domain, {Iova(0x10000), Bytes(8192)});
   CHECK(q.queue->stats().flushes == 0);
   (void)q.Defer(domain, {Iova(0x20000), Bytes(12288)});  // would exceed: what is there goes first
@@ -150,8 +150,8 @@ TEST_CASE("The bound in bytes") {
 }
 
 TEST_CASE("Without a thread the next call enforces the age") {
-  Queue q({.max_age = Nanos{1000}});
   FakeDomain domain;
+  Queue q({.max_age = Nanos{1000}});
   const FlushTicket first = q.Defer(domain, Page(1));
   q.clock.Advance(Nanos{999});
   REQUIRE(q.queue->FlushIfOld().ok());
@@ -168,8 +168,8 @@ TEST_CASE("Without a thread the next call enforces the age") {
 }
 
 TEST_CASE("The age counts from the batch's first range, not from an earlier batch") {
-  Queue q({.max_age = Nanos{1000}});
   FakeDomain domain;
+  Queue q({.max_age = Nanos{1000}});
   (void)q.Defer(domain, Page(1));
   q.clock.Advance(Nanos{900});
   REQUIRE(q.queue->Flush().ok());
@@ -181,8 +181,8 @@ TEST_CASE("The age counts from the batch's first range, not from an earlier batc
 
 TEST_CASE("The thread enforces the age by the injected clock") {
   host::SystemThreads threads;
-  Queue q({.max_age = Nanos{1'000'000}}, &threads);
   FakeDomain domain;
+  Queue q({.max_age = Nanos{1'000'000}}, &threads);
   const FlushTicket ticket = q.Defer(domain, Page(1));
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
   CHECK_FALSE(ticket.done());  // much real time, no time by the clock
@@ -196,10 +196,10 @@ TEST_CASE("The thread enforces the age by the injected clock") {
 
 TEST_CASE("Destroyed while its timer is inside a flush: it waits, then flushes the rest") {
   host::SystemThreads threads;
-  Queue q({.max_age = Nanos{1}}, &threads);
   HookedDomain domain;
   Gate began, go_on;
   std::atomic<int> calls{0};
+  Queue q({.max_age = Nanos{1}}, &threads);
   domain.before_invalidate = [&] {
     if (++calls != 1) return;
     began.Open();
@@ -227,8 +227,8 @@ TEST_CASE("Destroyed while its timer is inside a flush: it waits, then flushes t
 TEST_CASE("A ticket outlives its queue") {
   FlushTicket ticket;
   {
-    Queue q({});
     FakeDomain domain;
+    Queue q({});
     ticket = q.Defer(domain, Page(1));
     q.queue.reset();
   }
@@ -237,9 +237,9 @@ TEST_CASE("A ticket outlives its queue") {
 
 TEST_CASE(
     "A failed invalidation: every ticket of the flush is quarantined, releases get the error") {
-  Queue q({});
   host::FailPoint fail;
   FakeDomain good, bad({.name = "bad", .fail_invalidate = &fail});
+  Queue q({});
   const FlushTicket a = q.Defer(good, Page(1));
   const FlushTicket b = q.Defer(bad, Page(2));
   fail.FailAt(1);
@@ -259,8 +259,8 @@ TEST_CASE(
 }
 
 TEST_CASE("Releases run without a lock: they may ask and defer, but not flush") {
-  Queue q({.max_ranges = 2});
   FakeDomain domain;
+  Queue q({.max_ranges = 2});
   Domain* const domains[] = {&domain};
   absl::Status nested;
   FlushTicket later;
@@ -297,8 +297,8 @@ TEST_CASE("Create names what is wrong, and fails when the thread does") {
 
 TEST_CASE("Many threads: bounds hold, every release runs once, every ticket ends") {
   host::SystemThreads starter;
-  Queue q({.max_ranges = 16, .max_age = Nanos{1}}, &starter);
   FakeDomain domain;
+  Queue q({.max_ranges = 16, .max_age = Nanos{1}}, &starter);
   constexpr int kThreads = 4, kEach = 2000;
   std::vector<std::vector<FlushTicket>> tickets(kThreads);
   std::vector<std::thread> threads;

@@ -53,8 +53,8 @@ TEST_CASE("An observer is told of each kind of mapping, before its unmap, and wh
   Fixture f;
   f.NewSpace();
   FakeDomain& domain = f.NewDomain();
-  auto nic = f.Attach("nic0", domain);
   Notes notes(domain);
+  auto nic = f.Attach("nic0", domain);
   nic->set_observer(&notes);
   CHECK(nic->observer() == &notes);
   Buffer buffer(8 * 4096);
@@ -95,8 +95,8 @@ TEST_CASE("Deferred: told that it is gone when the flush is done, not before") {
   options.policy = Policy::kDeferred;
   f.NewSpace(std::move(options));
   FakeDomain& domain = f.NewDomain();
-  auto nic = f.Attach("nic0", domain);
   Notes notes(domain);
+  auto nic = f.Attach("nic0", domain);
   nic->set_observer(&notes);
   Buffer buffer(8 * 4096);
   REQUIRE(nic->Unmap(*nic->Map(buffer.all(), Direction::kToDevice)).ok());
@@ -113,8 +113,8 @@ TEST_CASE("A failed unmap is not told as gone; a detach tells how much was live"
   Fixture f;
   f.NewSpace();
   FakeDomain& domain = f.NewDomain();
-  auto nic = f.Attach("nic0", domain);
   Notes notes(domain);
+  auto nic = f.Attach("nic0", domain);
   nic->set_observer(&notes);
   Buffer buffer(8 * 4096);
   auto a = nic->Map(buffer.part(0, 10), Direction::kToDevice);
@@ -133,6 +133,7 @@ TEST_CASE("An observer that comes late can list what is live; one that left hear
   Fixture f;
   f.NewSpace();
   FakeDomain& domain = f.NewDomain();
+  Notes notes(domain);
   auto nic = f.Attach("nic0", domain);
   auto other = f.Attach("nic1", f.NewDomain());
   Buffer buffer(8 * 4096);
@@ -145,7 +146,6 @@ TEST_CASE("An observer that comes late can list what is live; one that left hear
   nic->ForEachLive([&](const MappingEvent& e) { owners.emplace_back(e.owner); });
   std::sort(owners.begin(), owners.end());
   CHECK(owners == std::vector<std::string>{"pool", "ring", "tx0"});
-  Notes notes(domain);
   nic->set_observer(&notes);
   nic->set_observer(nullptr);
   REQUIRE(nic->Unmap(*std::move(m)).ok());

@@ -111,6 +111,24 @@ TEST_CASE("iommu: a fault names device, address, access and reason") {
   check(2 * k4K, Access::kRead, Reason::kNotPresent);
 }
 
+TEST_CASE("iommu: the last byte of the width can be reached, the next cannot") {
+  for (const unsigned bits : {39u, 48u}) {
+    const uint64_t end = uint64_t{1} << bits;
+    const Backing memory(k4K);
+    const auto iommu = NewIommu({.width = AddressBits(bits)});
+    const auto port = iommu->NewPort("nic0");
+    REQUIRE(Map(*iommu, end - k4K, memory.View(0, k4K)));
+    std::vector<std::byte> buffer(k4K + 1);
+    CHECK(port->Read(Iova(end - k4K), std::span(buffer).first(k4K)));
+    CHECK(port->Write(Iova(end - 1), std::span(buffer).first(1)));
+    CHECK(port->Publish(Iova(end - 8), 1, 8));
+    CHECK(iommu->walk_stats().faults == 0);
+    CHECK_FALSE(port->Read(Iova(end - k4K), buffer));
+    CHECK(LastFault(*iommu).iova == Iova(end));
+    CHECK(LastFault(*iommu).reason == Reason::kBeyondWidth);
+  }
+}
+
 TEST_CASE("iommu: the newest faults are kept, all are counted") {
   const auto iommu = NewIommu({.fault_records = 4});
   const auto port = iommu->NewPort("nic0");
@@ -312,6 +330,18 @@ TEST_CASE("iommu: ports have caches of their own") {
   CHECK(Peek(*b, k4K).has_value());
   CHECK(iommu->walk_stats().walks == 2);
   CHECK(a->name() == "a");
+}
+
+TEST_CASE("access: what is granted must hold all that is wanted") {
+  CHECK(Allows(Access::kReadWrite, Access::kRead));
+  CHECK(Allows(Access::kReadWrite, Access::kReadWrite));
+  CHECK_FALSE(Allows(Access::kRead, Access::kReadWrite));
+  CHECK_FALSE(Allows(Access::kWrite, Access::kRead));
+  CHECK(Allows(Access::kNone, Access::kNone));
+  CHECK((Access::kRead | Access::kWrite) == Access::kReadWrite);
+  CHECK(AccessFor(Direction::kToDevice) == Access::kRead);
+  CHECK(AccessFor(Direction::kFromDevice) == Access::kWrite);
+  CHECK(AccessFor(Direction::kBidirectional) == Access::kReadWrite);
 }
 
 TEST_CASE("iommu: names") {

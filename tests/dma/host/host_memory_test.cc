@@ -129,6 +129,19 @@ TEST_CASE("host memory: freed blocks give their pages back") {
   CHECK(StatusKib("RssShmem") <= before + 1024);
 }
 
+TEST_CASE("host memory: a late write to a freed block does not reach its next owner") {
+  const auto source = Make({.capacity = MiB(2), .segment = MiB(2)});
+  auto memory = source->Allocate({.size = MiB(2)});
+  REQUIRE(memory.ok());
+  std::byte* const late = memory->view().device;  // what a stale translation still knows
+  *memory = Memory();
+  std::memset(late + 5000, 0x99, 10000);
+  memory = source->Allocate({.size = MiB(2)});
+  REQUIRE(memory.ok());
+  CHECK(memory->view().device == late);
+  CHECK(std::ranges::all_of(memory->view().bytes(), [](std::byte b) { return b == std::byte{0}; }));
+}
+
 // --- Shortage: an error value at Allocate, never a SIGBUS later
 // -------------------------------------
 

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// dmakit: the command line with every backend.
+
+#include "nic/backend.h"
+#include "nic/cmd/command.h"
+#include "nic/enic/backend.h"
+
+int main(int argc, char** argv) {
+  dmakit::nic::BackendRegistry registry;
+  registry.Register(dmakit::nic::enic::NewBackend());
+  return dmakit::nic::cmd::RunMain(argc, argv, registry);
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "nic/cmd/forward.h"
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "nic/wire/limited_wire.h"
+#include "nic/wire/open.h"
+#include "nic/wire/spec.h"
+
+namespace dmakit::nic::cmd {
+namespace {
+
+uint64_t Dropped(const PortStats& stats) {
+  uint64_t dropped = 0;
+  for (const QueueStats& queue : stats.queues) dropped += queue.rx.dropped + queue.tx.dropped;
+  return dropped;
+}
+
+// By identity where both exist, else by name.
+bool SameFile(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::exists(a, error) && fs::exists(b, error)) {
+    return fs::is_regular_file(a, error) && fs::equivalent(a, b, error);
+  }
+  return fs::weakly_canonical(a, error) == fs::weakly_canonical(b, error);
+}
+
+absl::Status Different(std::string_view option_a, const std::optional<std::string>& a,
+                       std::string_view option_b, const std::optional<std::string>& b) {
+  if (!a || !b || !SameFile(*a, *b)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(std::string(option_b), ": ", Quote(*b),
+                                                 " is the file of ", std::string(option_a),
+                                                 " and would overwrite it; give another path"));
+}
+
+absl::StatusOr<std::unique_ptr<Wire>> Open(std::string_view option, const PortSpec& port,
+                                           WireRole role, std::string_view working_directory) {
+  auto wire = OpenWire(port.wire, role, working_directory);
+  if (wire.ok()) return wire;
+  return absl::Status(wire.status().code(),
+                      absl::StrCat(std::string(option), ": ", wire.status().message()));
+}
+
+absl::StatusOr<RigOptions::End> FindEnd(const BackendRegistry& registry, std::string_view option,
+                                        const PortSpec& port) {
+  const auto backend = registry.Find(port.backend);
+  if (backend.ok()) return RigOptions::End{*backend, port.keys};
+  return absl::Status(backend.status().code(),
+                      absl::StrCat(std::string(option), ": ", backend.status().message()));
+}
+
+}  // namespace
+
+absl::Status CheckFiles(const ForwardOptions& options, std::string_view working_directory) {
+  const auto in = WireFile(options.in.wire, working_directory);
+  const auto out = WireFile(options.out.wire, working_directory);
+  std::optional<std::string> stats;
+  if (options.stats_file) stats = ResolvePath(*options.stats_file, working_directory);
+  for (const absl::Status& s :
+       {Different("--in", in, "--out", out), Different("--in", in, "--stats", stats),
+        Different("--out", out, "--stats", stats)}) {
+    if (!s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RunRecord> RunForward(const BackendRegistry& registry, const ForwardOptions& options,
+                                     std::string_view working_directory, const RunHooks& hooks) {
+  RigOptions rig_options;
+  rig_options.queues = options.queues;
+  rig_options.ring = options.ring;
+  rig_options.mtu = options.mtu;
+  rig_options.page_order = options.page_order;
+  rig_options.policy = options.policy;
+  auto in = FindEnd(registry, "--in", options.in);
+  if (!in.ok()) return in.status();
+  rig_options.in = *std::move(in);
+  auto out = FindEnd(registry, "--out", options.out);
+  if (!out.ok()) return out.status();
+  rig_options.out = *std::move(out);
+  if (absl::Status s = CheckFiles(options, working_directory); !s.ok()) return s;
+
+  // The output last: nothing is overwritten before all the rest is known to be right.
+  auto source = Open("--in", options.in, WireRole::kSource, working_directory);
+  if (!source.ok()) return source.status();
+  auto rig = Rig::Create(rig_options);
+  if (!rig.ok()) return rig.status();
+  auto sink = Open("--out", options.out, WireRole::kSink, working_directory);
+  if (!sink.ok()) return sink.status();
+  const RunLimits limits = {options.count, options.duration, options.burst};
+  return RunRig(**rig, rig_options, limits, **source, **sink, hooks);
+}
+
+absl::StatusOr<RunRecord> RunRig(Rig& rig, const RigOptions& options, const RunLimits& limits,
+                                 Wire& source, Wire& sink, const RunHooks& hooks) {
+  RunRecord record;
+  record.mtu = options.mtu;
+  record.queues = options.queues;
+  record.ring = options.ring;
+  record.policy = options.policy;
+  LimitedWire limited(source, limits.count.value_or(LimitedWire::kNoLimit));
+  rig.Plug(limited, sink);
+  if (absl::Status s = rig.Start(); !s.ok()) return s;
+  {
+    ForwardLoop::Options loop;
+    loop.queues = options.queues;
+    loop.burst = limits.burst;
+    loop.duration = limits.duration;
+    loop.interrupted = hooks.interrupted;
+    if (hooks.progress) {
+      loop.progress = [&](dma::Nanos elapsed, uint64_t forwarded) {
+        hooks.progress(elapsed, forwarded,
+                       Dropped(rig.in().port->stats()) + Dropped(rig.out().port->stats()) +
+                           source.stats().refused + sink.stats().lost);
+      };
+    }
+    record.loop = ForwardLoop(rig.in(), rig.out(), limited, rig.clock(), std::move(loop)).Run();
+  }
+  record.rig = rig.Finish();
+  record.source_status = source.Close();
+  record.sink_status = sink.Close();
+  record.source = source.stats();
+  record.sink = sink.stats();
+  return record;
+}
+
+}  // namespace dmakit::nic::cmd

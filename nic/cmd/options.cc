@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "nic/cmd/options.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "nic/wire/open.h"
+#include "nic/wire/spec.h"
+
+namespace dmakit::nic::cmd {
+namespace {
+
+// Reads one number into `to`; without text it keeps the default. `hint` ends the error.
+template <typename T>
+absl::Status Number(std::string_view option, const std::optional<std::string>& text, uint64_t least,
+                    uint64_t most, std::string_view hint, T& to) {
+  if (!text) return absl::OkStatus();
+  const auto value = ParseNumber(option, *text, least, most);
+  if (value.ok()) {
+    to = static_cast<T>(*value);
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(value.status().message(), "; ", std::string(hint)));
+}
+
+absl::Status Port(std::string_view option, const std::optional<std::string>& text, WireRole role,
+                  PortSpec& to) {
+  if (!text) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(option), ": is missing; give a port, as in ", std::string(option),
+                     "=enic,wire=", role == WireRole::kSource ? "pcap:in.pcap" : "pcap:out.pcap"));
+  }
+  auto spec = ParsePort(option, *text);
+  if (!spec.ok()) return spec.status();
+  if (const absl::Status wire = CheckWire(spec->wire, role); !wire.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(std::string(option), ": ", wire.message()));
+  }
+  to = *std::move(spec);
+  return absl::OkStatus();
+}
+
+absl::Status Seconds(const std::optional<std::string>& text, std::optional<dma::Nanos>& to) {
+  if (!text) return absl::OkStatus();
+  double value = 0;
+  const char* const end = text->data() + text->size();
+  const auto [stop, error] = std::from_chars(text->data(), end, value, std::chars_format::fixed);
+  const bool number = !text->empty() && error == std::errc{} && stop == end;
+  if (!number || !(value >= 1e-3 && value <= static_cast<double>(kMaxSeconds))) {
+    return absl::InvalidArgumentError(absl::StrCat("--seconds: ", Quote(*text),
+                                                   " must be a number from 0.001 to ", kMaxSeconds,
+                                                   "; leave it out to run until the wire is dry"));
+  }
+  to = dma::Nanos{static_cast<int64_t>(std::llround(value * 1e9))};
+  return absl::OkStatus();
+}
+
+absl::Status PolicyName(const std::optional<std::string>& text, dma::Policy& to) {
+  if (!text) return absl::OkStatus();
+  for (const dma::Policy policy :
+       {dma::Policy::kPersistent, dma::Policy::kDeferred, dma::Policy::kStrict}) {
+    if (*text != dma::Name(policy)) continue;
+    to = policy;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--policy: ", Quote(*text),
+                   " must be persistent, deferred or strict; leave it out for persistent"));
+}
+
+absl::Status StatsFile(const std::optional<std::string>& text, std::optional<std::string>& to) {
+  if (text && (text->empty() || text->find('\0') != std::string::npos)) {
+    return absl::InvalidArgumentError(absl::StrCat("--stats: ", Quote(*text),
+                                                   " must be the path of a file; leave it out for "
+                                                   "no statistics"));
+  }
+  to = text;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ForwardOptions> ParseForward(const ForwardText& text) {
+  constexpr uint64_t k32 = std::numeric_limits<uint32_t>::max();
+  constexpr uint64_t k64 = std::numeric_limits<uint64_t>::max();
+  ForwardOptions o;
+  for (const absl::Status& s : {
+           Port("--in", text.in, WireRole::kSource, o.in),
+           Port("--out", text.out, WireRole::kSink, o.out),
+           Number("--count", text.count, 1, k64 - 1, "leave it out for all frames", o.count),
+           Seconds(text.seconds, o.duration),
+           Number("--burst", text.burst, 1, kMaxBurst, "leave it out for 32", o.burst),
+           Number("--queues", text.queues, 1, kMaxQueues, "leave it out for 1", o.queues),
+           Number("--ring", text.ring, 1, k32, "leave it out for 512", o.ring),
+           Number("--mtu", text.mtu, 68, 9000, "leave it out for 9000", o.mtu),
+           Number("--page-order", text.page_order, 0, 9, "leave it out to fit the MTU",
+                  o.page_order),
+           PolicyName(text.policy, o.policy),
+           StatsFile(text.stats, o.stats_file),
+       }) {
+    if (!s.ok()) return s;
+  }
+  return o;
+}
+
+}  // namespace dmakit::nic::cmd

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The options of `dmakit forward`, from text to checked values. What only the backend can judge
+// (which ring sizes it has, how many queues) is left to it. Pure functions, any thread.
+#ifndef DMAKIT_NIC_CMD_OPTIONS_H_
+#define DMAKIT_NIC_CMD_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "dma/types.h"
+#include "nic/cmd/port_spec.h"
+
+namespace dmakit::nic::cmd {
+
+inline constexpr uint32_t kMaxBurst = 512;
+inline constexpr uint32_t kMaxQueues = 64;
+inline constexpr uint64_t kMaxSeconds = 1'000'000'000;
+
+// What stood on the command line; nullopt: the option was not given.
+struct ForwardText {
+  std::optional<std::string> in, out, count, seconds, burst, queues, ring, mtu, page_order, policy,
+      stats;
+};
+
+struct ForwardOptions {
+  PortSpec in;
+  PortSpec out;
+  std::optional<uint64_t> count;       // frames
+  std::optional<dma::Nanos> duration;  // --seconds
+  uint32_t burst = 32;
+  uint32_t queues = 1;
+  uint32_t ring = 512;
+  uint32_t mtu = 9000;
+  std::optional<unsigned> page_order;
+  dma::Policy policy = dma::Policy::kPersistent;
+  std::optional<std::string> stats_file;
+};
+
+// Every error names option, value, rule and remedy, and touches no file.
+absl::StatusOr<ForwardOptions> ParseForward(const ForwardText& text);
+
+}  // namespace dmakit::nic::cmd
+
+#endif  // DMAKIT_NIC_CMD_OPTIONS_H_

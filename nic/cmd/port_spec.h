@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PORT on the command line: BACKEND[,key=value...],wire=WIRE. Syntax only: whether the backend and
+// its keys exist is the registry's and the backend's to say. Pure functions, any thread.
+#ifndef DMAKIT_NIC_CMD_PORT_SPEC_H_
+#define DMAKIT_NIC_CMD_PORT_SPEC_H_
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace dmakit::nic::cmd {
+
+struct PortSpec {
+  std::string backend;
+  std::map<std::string, std::string> keys;
+  std::string wire;  // everything behind "wire=", commas included
+};
+
+// `option` ("--in") begins every error.
+absl::StatusOr<PortSpec> ParsePort(std::string_view option, std::string_view text);
+
+}  // namespace dmakit::nic::cmd
+
+#endif  // DMAKIT_NIC_CMD_PORT_SPEC_H_

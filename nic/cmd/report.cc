@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "nic/cmd/report.h"
+
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+
+namespace dmakit::nic::cmd {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Calls `visit(name, value)` for every total, in order.
+template <typename Visit>
+void ForEach(const Totals& t, Visit&& visit) {
+  visit("frames_in", t.frames_in);
+  visit("frames_out", t.frames_out);
+  visit("bytes_in", t.bytes_in);
+  visit("bytes_out", t.bytes_out);
+  visit("frames_dropped", t.frames_dropped);
+  visit("dma_maps", t.dma_maps);
+  visit("dma_unmaps", t.dma_unmaps);
+  visit("iotlb_invalidations", t.iotlb_invalidations);
+  visit("iommu_walks", t.iommu_walks);
+  visit("iommu_faults", t.iommu_faults);
+  visit("live_mappings_at_exit", t.live_mappings_at_exit);
+  visit("pool_bytes", t.pool_bytes);
+  visit("driver_ns_per_frame", t.driver_ns_per_frame);
+}
+
+// The sum of one counter over the queues of a port.
+template <typename Get>
+uint64_t Sum(const NicReport& nic, Get get) {
+  uint64_t sum = 0;
+  for (const QueueStats& queue : nic.port.queues) sum += get(queue);
+  return sum;
+}
+
+Json RxJson(const RxQueueStats& s) {
+  return {{"frames", s.frames},
+          {"bytes", s.bytes},
+          {"dropped", s.dropped},
+          {"bad_fcs", s.bad_fcs},
+          {"truncated", s.truncated},
+          {"bad_completions", s.bad_completions},
+          {"device_no_buffer", s.device_no_buffer},
+          {"refill_failed", s.refill_failed},
+          {"skipped", s.skipped},
+          {"left_at_stop", s.left_at_stop},
+          {"doorbells", s.doorbells},
+          {"posted", s.posted},
+          {"device_error", s.device_error}};
+}
+
+Json TxJson(const TxQueueStats& s) {
+  return {{"frames", s.frames},
+          {"bytes", s.bytes},
+          {"dropped", s.dropped},
+          {"too_long", s.too_long},
+          {"too_many_segments", s.too_many_segments},
+          {"empty", s.empty},
+          {"unsupported_offload", s.unsupported_offload},
+          {"addressing_failed", s.addressing_failed},
+          {"device_errors", s.device_errors},
+          {"bad_completions", s.bad_completions},
+          {"ring_full", s.ring_full},
+          {"doorbells", s.doorbells},
+          {"in_flight", s.in_flight},
+          {"device_error", s.device_error}};
+}
+
+Json PoolJson(const frag::PagePoolStats& s) {
+  return {{"alloc_fast", s.alloc_fast},
+          {"alloc_slow", s.alloc_slow},
+          {"alloc_slow_high_order", s.alloc_slow_high_order},
+          {"alloc_empty", s.alloc_empty},
+          {"alloc_refill", s.alloc_refill},
+          {"alloc_waive", s.alloc_waive},
+          {"recycle_cached", s.recycle_cached},
+          {"recycle_ring", s.recycle_ring},
+          {"alloc_failed_cap", s.alloc_failed_cap},
+          {"alloc_failed_memory", s.alloc_failed_memory},
+          {"alloc_failed_map", s.alloc_failed_map},
+          {"order_fallbacks", s.order_fallbacks},
+          {"bad_releases", s.bad_releases},
+          {"maps", s.maps},
+          {"unmaps", s.unmaps},
+          {"pages", s.pages},
+          {"pages_peak", s.pages_peak},
+          {"bytes", s.bytes},
+          {"bytes_peak", s.bytes_peak},
+          {"pages_waiting_flush", s.pages_waiting_flush},
+          {"pages_quarantined", s.pages_quarantined}};
+}
+
+Json WireJson(const WireStats& s) {
+  return {{"frames_to_nic", s.frames_to_nic},
+          {"bytes_to_nic", s.bytes_to_nic},
+          {"frames_from_nic", s.frames_from_nic},
+          {"bytes_from_nic", s.bytes_from_nic},
+          {"refused", s.refused},
+          {"refused_bytes", s.refused_bytes},
+          {"refused_short", s.refused_short},
+          {"refused_cut", s.refused_cut},
+          {"lost", s.lost},
+          {"lost_bytes", s.lost_bytes}};
+}
+
+// `receives`: the port has receive queues, else transmit queues; the other half is not there.
+Json PortJson(const NicReport& nic, const WireStats& wire, bool receives) {
+  Json queues = Json::array();
+  for (size_t q = 0; q < nic.port.queues.size(); ++q) {
+    Json queue = {{"queue", q}};
+    if (receives) {
+      queue["rx"] = RxJson(nic.port.queues[q].rx);
+      queue["pool"] = PoolJson(nic.port.queues[q].pool);
+    } else {
+      queue["tx"] = TxJson(nic.port.queues[q].tx);
+    }
+    queues.push_back(std::move(queue));
+  }
+  Json port = {{"device", nic.port.name},
+               {"direction", receives ? "in" : "out"},
+               {"queues", std::move(queues)},
+               {"wire", WireJson(wire)},
+               {"domain",
+                {{"maps", nic.domain.maps},
+                 {"unmaps", nic.domain.unmaps},
+                 {"invalidations", nic.domain.invalidations},
+                 {"live_mappings", nic.domain.live_mappings},
+                 {"mapped_bytes", nic.domain.mapped_bytes}}}};
+  if (nic.walks) {
+    port["iommu"] = {{"accesses", nic.walks->accesses},
+                     {"iotlb_hits", nic.walks->iotlb_hits},
+                     {"walks", nic.walks->walks},
+                     {"levels_read", nic.walks->levels_read},
+                     {"walk_cache_hits", nic.walks->walk_cache_hits},
+                     {"faults", nic.walks->faults},
+                     {"stale_uses", nic.walks->stale_uses}};
+    port["model"] = {{"violations", nic.violation_count}};
+  }
+  return port;
+}
+
+// "5 longer than mtu 1500 allows, 1 ..." for the frames in `totals.frames_dropped`.
+std::string ExplainLoss(const RunRecord& run, const Totals& totals) {
+  std::vector<std::string> reasons;
+  uint64_t explained = 0;
+  const auto reason = [&](uint64_t n, std::string_view why) {
+    if (n == 0) return;
+    explained += n;
+    reasons.push_back(absl::StrCat(n, " ", std::string(why)));
+  };
+  const NicReport& in = run.rig.in;
+  const NicReport& out = run.rig.out;
+  reason(run.source.refused_short, "shorter than 14 bytes, refused at the wire");
+  reason(run.source.refused_cut, "cut by the capture's snap length, refused at the wire");
+  reason(Sum(in, [](auto& q) { return q.rx.truncated; }),
+         absl::StrCat("longer than --mtu=", run.mtu, " allows (raise it, up to 9000)"));
+  reason(Sum(in, [](auto& q) { return q.rx.bad_fcs; }), "with a bad FCS");
+  reason(Sum(in, [](auto& q) { return q.rx.device_no_buffer; }), "without a receive buffer");
+  reason(Sum(in, [](auto& q) { return q.rx.left_at_stop; }), "left in the receive ring");
+  reason(Sum(out, [](auto& q) { return q.tx.dropped; }), "dropped by the transmit driver");
+  reason(run.sink.lost, "not written");
+  if (explained < totals.frames_dropped) {
+    reason(totals.frames_dropped - explained, "unaccounted for");
+  }
+  return absl::StrJoin(reasons, ", ");
+}
+
+// Names of counters that must be zero after a clean run.
+std::vector<std::string> WrongCounters(const RunRecord& run) {
+  const NicReport& in = run.rig.in;
+  const NicReport& out = run.rig.out;
+  const std::pair<std::string_view, uint64_t> counters[] = {
+      {"stale IOTLB uses",
+       (in.walks ? in.walks->stale_uses : 0) + (out.walks ? out.walks->stale_uses : 0)},
+      {"device model violations", in.violation_count + out.violation_count},
+      {"bad receive completions", Sum(in, [](auto& q) { return q.rx.bad_completions; })},
+      {"bad transmit completions", Sum(out, [](auto& q) { return q.tx.bad_completions; })},
+      {"bad page releases", Sum(in, [](auto& q) { return q.pool.bad_releases; })},
+      {"quarantined pages", Sum(in, [](auto& q) { return q.pool.pages_quarantined; })},
+      {"queues stopped by the device",
+       Sum(in, [](auto& q) { return uint64_t{q.rx.device_error != 0}; }) +
+           Sum(out, [](auto& q) { return uint64_t{q.tx.device_error != 0}; })},
+  };
+  std::vector<std::string> wrong;
+  for (const auto& [name, count] : counters) {
+    if (count != 0) wrong.push_back(absl::StrCat(count, " ", std::string(name)));
+  }
+  return wrong;
+}
+
+}  // namespace
+
+Totals ComputeTotals(const RunRecord& run) {
+  Totals t;
+  t.frames_in = run.source.frames_to_nic + run.source.refused;
+  t.bytes_in = run.source.bytes_to_nic + run.source.refused_bytes;
+  t.frames_out = run.sink.frames_from_nic - run.sink.lost;
+  t.bytes_out = run.sink.bytes_from_nic - run.sink.lost_bytes;
+  t.frames_dropped = t.frames_in > t.frames_out ? t.frames_in - t.frames_out : 0;
+  for (const NicReport* nic : {&run.rig.in, &run.rig.out}) {
+    if (nic == &run.rig.out && run.rig.shared_domain) break;
+    t.dma_maps += nic->domain.maps;
+    t.dma_unmaps += nic->domain.unmaps;
+    t.iotlb_invalidations += nic->domain.invalidations;
+    t.live_mappings_at_exit += nic->domain.live_mappings;
+    if (nic->walks) {
+      t.iommu_walks += nic->walks->walks;
+      t.iommu_faults += nic->walks->faults;
+    }
+  }
+  t.pool_bytes = Sum(run.rig.in, [](auto& q) { return q.pool.bytes_peak; });
+  if (run.loop.forwarded != 0) {
+    t.driver_ns_per_frame =
+        static_cast<double>(run.loop.driver_time.count()) / static_cast<double>(run.loop.forwarded);
+  }
+  return t;
+}
+
+std::vector<std::string> FindProblems(const RunRecord& run, const Totals& totals) {
+  std::vector<std::string> problems;
+  if (totals.frames_dropped != 0) {
+    problems.push_back(absl::StrCat(totals.frames_dropped, " of ", totals.frames_in,
+                                    " frames lost (", ExplainLoss(run, totals), ")"));
+  }
+  if (totals.frames_out > totals.frames_in) {
+    problems.push_back(absl::StrCat(totals.frames_out - totals.frames_in,
+                                    " more frames out than in: something was sent twice"));
+  }
+  if (!run.sink_status.ok()) problems.emplace_back(run.sink_status.message());
+  if (!run.loop.stalled.empty()) problems.push_back(run.loop.stalled);
+  if (totals.iommu_faults != 0) {
+    problems.push_back(absl::StrCat(totals.iommu_faults, " IOMMU faults"));
+  }
+  for (std::string& wrong : WrongCounters(run)) problems.push_back(std::move(wrong));
+  if (totals.live_mappings_at_exit != 0) {
+    problems.push_back(absl::StrCat(totals.live_mappings_at_exit, " mappings leaked"));
+  }
+  for (const std::string& problem : run.rig.problems) problems.push_back(problem);
+  return problems;
+}
+
+std::string ToText(const RunRecord& run, const Totals& totals) {
+  std::string text;
+  ForEach(totals, [&](std::string_view name, auto value) {
+    if constexpr (std::is_floating_point_v<decltype(value)>) {
+      absl::StrAppendFormat(&text, "%-22s %.1f\n", std::string(name), value);
+    } else {
+      absl::StrAppendFormat(&text, "%-22s %d\n", std::string(name), value);
+    }
+  });
+  for (const NicReport* nic : {&run.rig.in, &run.rig.out}) {
+    for (const std::string& fault : nic->faults) absl::StrAppend(&text, "fault: ", fault, "\n");
+    for (const std::string& violation : nic->violations) {
+      absl::StrAppend(&text, "violation: ", nic->port.name, ": ", violation, "\n");
+    }
+  }
+  return text;
+}
+
+std::string ToJson(const RunRecord& run, const Totals& totals) {
+  Json json;
+  ForEach(totals, [&](std::string_view name, auto value) { json[std::string(name)] = value; });
+  json["elapsed_ns"] = run.loop.elapsed.count();
+  json["interrupted"] = run.loop.interrupted;
+  json["options"] = {{"policy", dma::Name(run.policy)},
+                     {"queues", run.queues},
+                     {"ring", run.ring},
+                     {"mtu", run.mtu}};
+  json["policy_fallback"] = run.rig.policy_fallback;
+  json["problems"] = FindProblems(run, totals);
+  json["ports"] =
+      Json::array({PortJson(run.rig.in, run.source, true), PortJson(run.rig.out, run.sink, false)});
+  // Names from the command line may be anything; invalid UTF-8 is replaced, not thrown.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace dmakit::nic::cmd

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rig: two NICs on one address space, ready to forward from one to the other, and everything under
+// them (memory, fence, threads, clock). Made for the stepped models of this program: NICs run in
+// the caller's thread. One thread.
+//
+// Life: Create opens the ports; plug the wires; Start; (a ForwardLoop runs and is destroyed);
+// Finish, which stops and closes the ports and tells what they did and what is left of them.
+#ifndef DMAKIT_NIC_CMD_RIG_H_
+#define DMAKIT_NIC_CMD_RIG_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dma/address_space.h"
+#include "dma/domain.h"
+#include "dma/host/clock.h"
+#include "dma/host/fence.h"
+#include "dma/host/host_memory.h"
+#include "dma/software_iommu.h"
+#include "nic/backend.h"
+#include "nic/cmd/forward_loop.h"
+#include "nic/port.h"
+#include "nic/stats.h"
+#include "nic/wire/wire.h"
+
+namespace dmakit::nic::cmd {
+
+struct RigOptions {
+  struct End {
+    Backend* backend = nullptr;
+    std::map<std::string, std::string> keys;
+  };
+  End in;
+  End out;
+  uint32_t queues = 1;
+  uint32_t ring = 512;
+  uint32_t mtu = 9000;
+  std::optional<unsigned> page_order;
+  dma::Policy policy = dma::Policy::kPersistent;
+};
+
+// What one NIC did, from beginning to end.
+struct NicReport {
+  PortStats port;
+  dma::DomainStats domain;  // with nothing of the port left: live_mappings are leaks
+  std::optional<dma::SoftwareIommu::WalkStats> walks;  // software NICs only
+  std::vector<std::string> faults;                     // in words, the newest
+  uint64_t violation_count = 0;
+  std::vector<std::string> violations;  // in words, the first
+};
+
+struct RigReport {
+  NicReport in;
+  NicReport out;
+  bool shared_domain = false;         // both NICs are behind one domain: its counts are in both
+  std::vector<std::string> problems;  // stop deadlines, quarantine, leaked mappings; in words
+  std::string policy_fallback;        // not empty: the policy asked for could not be set up; why
+};
+
+class Rig {
+ public:
+  // Errors say which port and name value and rule.
+  static absl::StatusOr<std::unique_ptr<Rig>> Create(const RigOptions& options);
+  ~Rig();
+  Rig(const Rig&) = delete;
+  Rig& operator=(const Rig&) = delete;
+
+  // The wires stay the caller's and live until Finish.
+  void Plug(Wire& source, Wire& sink);
+  absl::Status Start();
+
+  ForwardLoop::Side in();
+  ForwardLoop::Side out();
+  dma::host::Clock& clock() { return clock_; }
+
+  // Once. Nothing of the ports is left afterwards.
+  RigReport Finish();
+
+ private:
+  Rig() = default;
+  absl::Status SetUp(const RigOptions& options);
+  void CheckLeftovers(RigReport& report);
+
+  dma::host::SystemClock clock_;
+  dma::host::SystemThreads threads_;
+  dma::host::MembarrierFence fence_;
+  std::vector<std::string> leaks_;  // filled by the address space when it dies
+  std::unique_ptr<dma::host::HostMemory> memory_;
+  std::unique_ptr<Nic> in_nic_;
+  std::unique_ptr<Nic> out_nic_;
+  std::unique_ptr<dma::AddressSpace> space_;
+  std::unique_ptr<Port> in_port_;
+  std::unique_ptr<Port> out_port_;  // holds packets of in_port_: dies first
+};
+
+}  // namespace dmakit::nic::cmd
+
+#endif  // DMAKIT_NIC_CMD_RIG_H_

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The members of enic::Driver; included by driver.h only.
+#ifndef DMAKIT_NIC_ENIC_DRIVER_INL_H_
+#define DMAKIT_NIC_ENIC_DRIVER_INL_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dma/poll.h"
+#include "nic/enic/driver.h"
+
+namespace dmakit::nic::enic {
+
+namespace internal {
+// "label: what; " at the end of a list of problems.
+void AddProblem(std::string& problems, std::string_view label, std::string_view what);
+void AddProblem(std::string& problems, const absl::Status& status);
+absl::Status NoBuffer(const std::string& label, std::string_view why);
+absl::Status Problems(const std::string& name, const std::string& problems);
+// Why a source has no buffer, where it can tell.
+template <typename Source>
+std::string WhyNoBuffer(const Source& source) {
+  if constexpr (requires { source.pool().LastFailure(); }) {
+    return std::string(source.pool().LastFailure().message());
+  } else {
+    return "the buffer source is empty";
+  }
+}
+}  // namespace internal
+
+template <RxBufferSource Source, TxAddressing Addressing>
+absl::StatusOr<std::unique_ptr<Driver<Source, Addressing>>> Driver<Source, Addressing>::Create(
+    dma::Device& device, const dma::MmioRegion& bar0, const DriverOptions& options,
+    std::vector<Source> sources, std::vector<Addressing> addressings) {
+  absl::Status checked = CheckOptions(options, sources.size(), addressings.size());
+  if (!checked.ok()) return checked;
+  absl::StatusOr<Vnic> vnic = Vnic::Probe(device, bar0);
+  if (!vnic.ok()) return vnic.status();
+  std::unique_ptr<Driver> driver(
+      new Driver(*std::move(vnic), options, sources.size(), addressings.size()));
+  if (absl::Status s = driver->CheckResources(); !s.ok()) return s;
+  for (Source& source : sources) {
+    const uint32_t index = static_cast<uint32_t>(driver->rx_.size());
+    driver->rx_.emplace_back(index, std::move(source));
+  }
+  for (Addressing& addressing : addressings) {
+    const uint32_t index = static_cast<uint32_t>(driver->tx_.size());
+    driver->tx_.emplace_back(index, driver->max_frame(), std::move(addressing));
+  }
+  return driver;
+}
+
+// --- Up ------------------------------------------------------------------------------------------
+
+template <RxBufferSource Source, TxAddressing Addressing>
+absl::Status Driver<Source, Addressing>::Start() {
+  if (running()) return absl::FailedPreconditionError(name() + ": is started; stop it first");
+  absl::Status status = BringUp();
+  if (status.ok()) {
+    running_.store(true, std::memory_order_relaxed);
+    return status;
+  }
+  std::string problems;
+  TakeDown(Deadline(vnic_.device().waiter(), options_.stop_deadline), problems);
+  return status;
+}
+
+// Enic sheet 4.
+template <RxBufferSource Source, TxAddressing Addressing>
+absl::Status Driver<Source, Addressing>::BringUp() {
+  if (absl::Status s = vnic_.Open(); !s.ok()) return s;
+  if (absl::Status s = CheckSpec(); !s.ok()) return s;
+  if (absl::Status s = QuiesceAll(); !s.ok()) return s;
+  if (absl::Status s = SetUpQueues(); !s.ok()) return s;
+  absl::Status configured =
+      vnic_.ConfigureReceive(static_cast<uint32_t>(rx_.size()), options_.vlan_strip);
+  if (!configured.ok()) return configured;
+  if (absl::Status s = FillQueues(); !s.ok()) return s;
+  return EnableDevice();
+}
+
+template <RxBufferSource Source, TxAddressing Addressing>
+absl::Status Driver<Source, Addressing>::SetUpQueues() {
+  for (size_t i = 0; i < rx_.size(); ++i) {
+    const Control& control = rx_control_[i];
+    auto memory = AllocateQueue(vnic_.device(), options_.ring_size, control.label);
+    if (!memory.ok()) return memory.status();
+    ProgramRq(control.registers, *memory);
+    rx_[i].Attach(*std::move(memory), control.registers.queue);
+    BeginDropCount(i);
+  }
+  for (size_t i = 0; i < tx_.size(); ++i) {
+    const Control& control = tx_control_[i];
+    auto memory = AllocateQueue(vnic_.device(), options_.ring_size, control.label);
+    if (!memory.ok()) return memory.status();
+    ProgramWq(control.registers, *memory);
+    tx_[i].Attach(*std::move(memory), control.registers.queue);
+  }
+  return absl::OkStatus();
+}
+
+// Enic sheet 3.1: enable, then post.
+template <RxBufferSource Source, TxAddressing Addressing>
+absl::Status Driver<Source, Addressing>::FillQueues() {
+  for (size_t i = 0; i < rx_.size(); ++i) {
+    EnableQueue(rx_control_[i]);
+    if (rx_[i].Fill() == 0) {
+      return internal::NoBuffer(rx_control_[i].label, internal::WhyNoBuffer(rx_[i].source()));
+    }
+  }
+  for (const Control& control : tx_control_) EnableQueue(control);
+  return absl::OkStatus();
+}
+
+// --- Down ----------------------------------------------------------------------------------------
+
+template <RxBufferSource Source, TxAddressing Addressing>
+absl::Status Driver<Source, Addressing>::Stop() {
+  if (!running()) return absl::OkStatus();
+  const Deadline deadline(vnic_.device().waiter(), options_.stop_deadline);
+  Drain(deadline);
+  std::string problems;
+  TakeDown(deadline, problems);
+  running_.store(false, std::memory_order_relaxed);
+  return internal::Problems(name(), problems);
+}
+
+// A queue that the device has stopped by itself sends nothing any more.
+template <RxBufferSource Source, TxAddressing Addressing>
+void Driver<Source, Addressing>::Drain(const Deadline& deadline) {
+  for (size_t i = 0; i < tx_.size(); ++i) {
+    const bool drained = dma::PollUntil(vnic_.device().waiter(), deadline.ToDrain(), [&] {
+      tx_[i].Reap();
+      return tx_[i].packets_in_flight() == 0 || TxError(i) != 0;
+    });
+    if (!drained) return;
+  }
+}
+
+template <RxBufferSource Source, TxAddressing Addressing>
+void Driver<Source, Addressing>::TakeDown(const Deadline& deadline, std::string& problems) {
+  if (absl::Status s = vnic_.Disable(); !s.ok()) {
+    internal::AddProblem(problems, s);
+  }
+  for (size_t i = 0; i < tx_.size(); ++i) StopTx(i, deadline, problems);
+  for (size_t i = 0; i < rx_.size(); ++i) StopRx(i, deadline, problems);
+  if (absl::Status s = vnic_.Close(); !s.ok()) {
+    internal::AddProblem(problems, s);
+  }
+}
+
+template <RxBufferSource Source, TxAddressing Addressing>
+void Driver<Source, Addressing>::StopTx(size_t i, const Deadline& deadline, std::string& problems) {
+  if (!tx_[i].attached()) return;
+  const Control& control = tx_control_[i];
+  const Halt halt = HaltWq(control.registers.queue, vnic_.device().waiter(), deadline.ToHalt());
+  if (halt == Halt::kStopped) {
+    const uint64_t unsent = tx_[i].Reclaim();
+    CleanWq(control.registers.queue);
+    if (unsent != 0) {
+      internal::AddProblem(problems, control.label, std::to_string(unsent) + " packets not sent");
+    }
+    return;
+  }
+  QueueMemory memory = tx_[i].Abandon();
+  QuarantineRing(vnic_.device(), control.label, Describe(halt), std::move(memory.ring));
+  QuarantineRing(vnic_.device(), control.label, Describe(halt), std::move(memory.completions));
+  internal::AddProblem(problems, control.label, Describe(halt));
+}
+
+template <RxBufferSource Source, TxAddressing Addressing>
+void Driver<Source, Addressing>::StopRx(size_t i, const Deadline& deadline, std::string& problems) {
+  if (!rx_[i].attached()) return;
+  const Control& control = rx_control_[i];
+  const Halt halt = HaltRq(control.registers.queue, vnic_.device().waiter(), deadline.ToHalt());
+  EndDropCount(i);
+  if (halt == Halt::kStopped) return rx_[i].Reclaim();
+  QueueMemory memory = rx_[i].Abandon();
+  QuarantineRing(vnic_.device(), control.label, Describe(halt), std::move(memory.ring));
+  QuarantineRing(vnic_.device(), control.label, Describe(halt), std::move(memory.completions));
+  internal::AddProblem(problems, control.label, Describe(halt));
+}
+
+// --- Statistics ----------------------------------------------------------------------------------
+
+template <RxBufferSource Source, TxAddressing Addressing>
+RxQueueStats Driver<Source, Addressing>::rx_stats(size_t i) const {
+  RxQueueStats stats = rx_[i].stats();
+  stats.device_no_buffer = DeviceDrops(i);
+  stats.dropped += stats.device_no_buffer;
+  stats.device_error = RxError(i);
+  return stats;
+}
+
+template <RxBufferSource Source, TxAddressing Addressing>
+TxQueueStats Driver<Source, Addressing>::tx_stats(size_t i) const {
+  TxQueueStats stats = tx_[i].stats();
+  stats.device_error = TxError(i);
+  return stats;
+}
+
+}  // namespace dmakit::nic::enic
+
+#endif  // DMAKIT_NIC_ENIC_DRIVER_INL_H_

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Model: an enic in software (section 7 of the enic sheet), for one vNIC with one BAR. Register
+// writes latch (model_registers.h), commands, queues and frames are worked on in Step(). It reaches
+// memory only through its DevicePort, so a wrong address is a fault and stops the queue, with
+// error_status set, as on silicon; and it is strict: what the sheet forbids is recorded.
+//
+// Not modelled: transmit offloads, interrupts, scattered receive, message-mode completions, FCoE.
+//
+// Threads: registers from any thread; Step, Plug by one thread at a time (nic::ModelThread);
+// violations from any thread.
+#ifndef DMAKIT_NIC_ENIC_MODEL_H_
+#define DMAKIT_NIC_ENIC_MODEL_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dma/device_port.h"
+#include "dma/mmio.h"
+#include "nic/enic/model_devcmd.h"
+#include "nic/enic/model_queue.h"
+#include "nic/enic/model_registers.h"
+#include "nic/enic/model_rx.h"
+#include "nic/enic/model_tx.h"
+#include "nic/enic/model_violations.h"
+#include "nic/model.h"
+
+namespace dmakit::nic::enic {
+
+struct ModelOptions {
+  uint32_t work_queues = 64;  // in the resource table; at most 64
+  uint32_t receive_queues = 64;
+  uint32_t max_ring = 4096;  // what DEV_SPEC says
+  uint16_t max_mtu = 9000;
+  std::array<uint8_t, 6> mac = {0x02, 0x00, 0x00, 0x00, 0x00, 0x01};
+  // True: a frame waits on the wire until its queue has a buffer, so a replay loses nothing. False:
+  // it is dropped and counted, as on a real wire. (A queue that stopped with an error drops always,
+  // and so does a device that is not enabled.)
+  bool lossless = true;
+};
+
+class Model final : public nic::Model {
+ public:
+  explicit Model(std::unique_ptr<dma::DevicePort> port, const ModelOptions& options = {});
+
+  // BAR 0. Valid as long as the model.
+  dma::MmioRegion bar0() { return dma::MmioRegion::OfModel(registers_, RegisterFile::kBarBytes); }
+
+  bool Step() override;
+  void Plug(Wire* wire) override { wire_ = wire; }
+  std::vector<std::string> violations() const override { return log_.Words(); }
+  uint64_t violation_count() const override { return log_.count(); }
+
+ private:
+  // The work of one Step is bounded by this many frames per direction and queue.
+  static constexpr uint32_t kBudget = 32;
+
+  bool UpdateQueues();
+  bool ReceiveOne();
+
+  const ModelOptions options_;
+  std::unique_ptr<dma::DevicePort> port_;
+  ViolationLog log_;
+  RegisterFile registers_;
+  CommandProcessor commands_;
+  std::deque<CompletionWriter> completions_;
+  std::deque<ModelWorkQueue> work_queues_;
+  std::deque<ModelReceiveQueue> receive_queues_;
+  Wire* wire_ = nullptr;
+};
+
+}  // namespace dmakit::nic::enic
+
+#endif  // DMAKIT_NIC_ENIC_MODEL_H_

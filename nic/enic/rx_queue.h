@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RxQueue: one receive queue (enic sheet 3.1, 3.2). Buffers come from a source, are posted, come
+// back through completions as packets, and are replaced; one slot of the ring stays unused.
+//
+//   slots   free           posted: the device owns them               free
+//          |      |  to_clean_ ............................  to_use_ |      |
+//
+// The device is not trusted: every index and length in a completion is read once and checked
+// against what was posted. A completion that cannot be is counted and changes nothing.
+//
+// Receive: one thread at a time. The rest: one control thread, while nobody receives.
+#ifndef DMAKIT_NIC_ENIC_RX_QUEUE_H_
+#define DMAKIT_NIC_ENIC_RX_QUEUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "dma/mmio.h"
+#include "nic/enic/completion_ring.h"
+#include "nic/enic/descriptors.h"
+#include "nic/enic/registers.h"
+#include "nic/enic/rings.h"
+#include "nic/packet.h"
+#include "nic/queue.h"
+#include "nic/stats.h"
+
+namespace dmakit::nic::enic {
+
+// Enic sheet 1.5. A checksum is known only if it was calculated, and that of TCP or UDP means
+// nothing unless the network header was good.
+constexpr RxFlags RxFlagsOf(const CqEnetRqDesc& done) {
+  RxFlags flags = RxFlags::kNone;
+  if (done.vlan_stripped) flags = flags | RxFlags::kVlanStripped;
+  if (done.rss_type != RssType::kNone && done.rss_hash != 0) flags = flags | RxFlags::kRssHash;
+  if (done.csum_not_calc) return flags;
+  if (done.ipv4) {
+    flags = flags | (done.ipv4_csum_ok ? RxFlags::kIpv4ChecksumGood : RxFlags::kIpv4ChecksumBad);
+  }
+  if ((done.tcp || done.udp) && !done.ipv4_fragment) {
+    if (!done.tcp_udp_csum_ok) return flags | RxFlags::kL4ChecksumBad;
+    if (done.ipv4_csum_ok || done.ipv6) flags = flags | RxFlags::kL4ChecksumGood;
+  }
+  return flags;
+}
+
+template <RxBufferSource Source>
+class RxQueue {
+ public:
+  RxQueue(uint32_t index, Source source) : source_(std::move(source)), index_(index) {}
+
+  // --- Datapath ---
+
+  // Hands out up to burst.size() packets and posts as many buffers as it can get. Looks at one
+  // lap of completions at most, so a device that completes without end cannot hold it.
+  size_t Receive(std::span<Packet> burst) {
+    size_t got = 0;
+    uint64_t bytes = 0;
+    Words entry;
+    for (uint32_t looked = 0; looked < size_ && got < burst.size(); ++looked) {
+      if (!completions_.Next(entry)) break;
+      if (Deliver(DecodeCqRq(entry), burst[got])) bytes += burst[got++].length;
+    }
+    if (got != 0) {
+      frames_.Add(got);
+      bytes_.Add(bytes);
+    }
+    Refill();
+    return got;
+  }
+
+  // --- Control ---
+
+  // Takes over an empty ring whose registers are programmed.
+  void Attach(QueueMemory memory, const dma::MmioRegion& registers) {
+    memory_ = std::move(memory);
+    registers_ = registers;
+    size_ = memory_.ring.count();
+    most_posted_ = size_ - 1;
+    completions_ = CompletionRing(memory_.completions.at(0), size_);
+    if (slots_ == nullptr) slots_ = std::make_unique<RxBuffer[]>(size_);
+    to_clean_ = to_use_ = posted_ = 0;
+  }
+  // Once the device has been told to run (sheet 3.1: enable first, then post). Buffers posted.
+  uint32_t Fill() {
+    Refill();
+    return posted_;
+  }
+  // The device has let go: gives the posted buffers back, and counts frames nobody asked for.
+  void Reclaim() {
+    CountUnread();
+    for (; posted_ > 0; --posted_) source_.Put(TakeSlot());
+    Forget();
+  }
+  // The device may still write to them: buffers stay out, for the pool's end to quarantine them.
+  QueueMemory Abandon() {
+    QueueMemory memory = std::move(memory_);
+    Forget();
+    return memory;
+  }
+  bool attached() const { return size_ != 0; }
+  Source& source() { return source_; }
+
+  // Any thread. device_no_buffer and device_error are the driver's to add.
+  RxQueueStats stats() const {
+    RxQueueStats s;
+    s.frames = frames_.Get();
+    s.bytes = bytes_.Get();
+    s.bad_fcs = bad_fcs_.Get();
+    s.truncated = truncated_.Get();
+    s.bad_completions = bad_completions_.Get();
+    s.refill_failed = refill_failed_.Get();
+    s.skipped = skipped_.Get();
+    s.left_at_stop = left_at_stop_.Get();
+    s.doorbells = doorbells_.Get();
+    s.posted = posted_now_.Get();
+    s.dropped = s.bad_fcs + s.truncated + s.bad_completions;
+    return s;
+  }
+
+ private:
+  uint32_t Next(uint32_t slot) const { return slot + 1 == size_ ? 0 : slot + 1; }
+  // Slots from to_clean_ up to `slot`, which is below size_.
+  uint32_t Ahead(uint32_t slot) const {
+    return slot >= to_clean_ ? slot - to_clean_ : slot + size_ - to_clean_;
+  }
+  const RxBuffer& TakeSlot() {
+    const RxBuffer& buffer = slots_[to_clean_];
+    to_clean_ = Next(to_clean_);
+    return buffer;
+  }
+
+  // Whether the entry names a buffer that the device has.
+  bool Possible(const CqEnetRqDesc& done) const {
+    return done.type == CqType::kRqEnet && done.q_number == index_ &&
+           done.completed_index < size_ && Ahead(done.completed_index) < posted_;
+  }
+
+  bool Deliver(const CqEnetRqDesc& done, Packet& packet) {
+    if (!Possible(done)) [[unlikely]] {
+      bad_completions_.Add();
+      return false;
+    }
+    // Sheet 3.2: buffers before the completed one were skipped, they come back unused.
+    for (; to_clean_ != done.completed_index; --posted_) {
+      source_.Put(TakeSlot());
+      skipped_.Add();
+    }
+    const RxBuffer buffer = TakeSlot();
+    --posted_;
+    __builtin_prefetch(&slots_[to_clean_]);
+    const uint32_t bytes = done.bytes_written;
+    if (done.truncated || !done.sop || !done.eop || bytes == 0 || bytes > buffer.capacity)
+        [[unlikely]] {
+      CountError(done);
+      source_.Put(buffer);
+      return false;
+    }
+    source_.OnReceived(buffer, bytes);
+    packet.ResetTo({buffer.page, buffer.offset, bytes});
+    __builtin_prefetch(packet.segments[0].data());
+    packet.rx = RxFlagsOf(done);
+    packet.vlan = done.vlan;
+    packet.hash = done.rss_hash;
+    packet.hash_type = static_cast<uint8_t>(done.rss_type);
+    return true;
+  }
+
+  // Sheet 1.5, packet judgement. The buffer is consumed in every case.
+  void CountError(const CqEnetRqDesc& done) {
+    if (!done.truncated || done.fcs_ok) {
+      bad_completions_.Add();
+    } else if (done.bytes_written > 0) {
+      bad_fcs_.Add();
+    } else {
+      truncated_.Add();
+    }
+  }
+
+  void Refill() {
+    const uint32_t before = posted_;
+    while (posted_ < most_posted_) {
+      RxBuffer& slot = slots_[to_use_];
+      if (!source_.Take(slot)) {
+        refill_failed_.Add();
+        break;
+      }
+      memory_.ring.at(to_use_)->Store(
+          Encode(RqEnetDesc{slot.iova.value(), LengthField(slot.capacity), RqType::kOnlySop}));
+      to_use_ = Next(to_use_);
+      ++posted_;
+    }
+    // Always up to the last one: none waits unseen for more to come.
+    if (posted_ != before) {
+      registers_.Write32(OffsetOf(RqReg::kPostedIndex), to_use_);
+      doorbells_.Add();
+    }
+    posted_now_.Set(posted_);
+  }
+
+  void CountUnread() {
+    Words entry;
+    for (uint32_t looked = 0; looked < size_ && completions_.Next(entry); ++looked) {
+      const CqEnetRqDesc done = DecodeCqRq(entry);
+      if (Possible(done) && !done.truncated && done.eop) left_at_stop_.Add();
+    }
+  }
+
+  void Forget() {
+    memory_ = {};
+    size_ = most_posted_ = posted_ = to_clean_ = to_use_ = 0;
+    posted_now_.Set(0);
+  }
+
+  Source source_;
+  const uint32_t index_;
+  uint32_t size_ = 0;  // 0: not attached
+  uint32_t most_posted_ = 0;
+  uint32_t to_clean_ = 0;  // the oldest buffer the device has
+  uint32_t to_use_ = 0;    // the next slot to fill: posted_index
+  uint32_t posted_ = 0;
+  std::unique_ptr<RxBuffer[]> slots_;
+  CompletionRing completions_;
+  dma::MmioRegion registers_;
+  QueueMemory memory_;
+
+  Counter frames_, bytes_, bad_fcs_, truncated_, bad_completions_, refill_failed_, skipped_;
+  Counter left_at_stop_, doorbells_;
+  Gauge posted_now_;
+};
+
+}  // namespace dmakit::nic::enic
+
+#endif  // DMAKIT_NIC_ENIC_RX_QUEUE_H_

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TxQueue: one work queue (enic sheet 3.3). A packet takes one descriptor per segment that has
+// bytes; its last one carries EOP and asks for a completion, which covers every descriptor up to
+// it. One slot of the ring stays unused.
+//
+//   slots   free           in flight                              free
+//          |      |  to_clean_ ............................  to_use_ |      |
+//
+// The device is not trusted: a completion must name the last descriptor of a packet in flight, or
+// it is counted and changes nothing.
+//
+// Transmit, Reap: one thread at a time. The rest: one control thread, while nobody transmits.
+#ifndef DMAKIT_NIC_ENIC_TX_QUEUE_H_
+#define DMAKIT_NIC_ENIC_TX_QUEUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "dma/mmio.h"
+#include "frag/returner.h"
+#include "nic/enic/completion_ring.h"
+#include "nic/enic/descriptors.h"
+#include "nic/enic/registers.h"
+#include "nic/enic/rings.h"
+#include "nic/packet.h"
+#include "nic/queue.h"
+#include "nic/stats.h"
+
+namespace dmakit::nic::enic {
+
+template <TxAddressing Addressing>
+class TxQueue {
+ public:
+  // `max_frame` is at most kMaxTxFrame.
+  TxQueue(uint32_t index, uint32_t max_frame, Addressing addressing)
+      : addressing_(std::move(addressing)), index_(index), max_frame_(max_frame) {
+    SetOwner(nullptr);
+  }
+
+  // --- Datapath ---
+
+  // Reaps, then takes packets from the front of the burst until the ring is full. Those that can
+  // never be sent are released and counted, and taken too. One register write per burst.
+  size_t Transmit(std::span<Packet> burst) {
+    Reap();
+    const uint32_t first = to_use_;
+    size_t taken = 0;
+    bool dropped = false;
+    for (Packet& packet : burst) {
+      uint32_t pieces = 0;
+      Counter* reason = Inspect(packet, pieces);
+      if (reason == nullptr) {
+        if (pieces > most_used_ - used_) {
+          ring_full_.Add();
+          break;
+        }
+        if (!Place(packet, pieces)) reason = &addressing_failed_;
+      }
+      if (reason != nullptr) [[unlikely]] {
+        reason->Add();
+        ReleaseSegments(packet, *returner_);
+        dropped = true;
+      }
+      ++taken;
+    }
+    if (to_use_ != first) {
+      registers_.Write32(OffsetOf(WqReg::kPostedIndex), to_use_);
+      doorbells_.Add();
+    }
+    if (dropped) returner_->Flush();
+    in_flight_.Set(packets_);
+    return taken;
+  }
+
+  // Releases what the device has sent; returns the number of packets. Looks at one lap of
+  // completions at most.
+  size_t Reap() {
+    size_t frames = 0;
+    uint64_t bytes = 0;
+    Words entry;
+    for (uint32_t looked = 0; looked < size_; ++looked) {
+      if (!completions_.Next(entry)) break;
+      const CqEnetWqDesc done = DecodeCqWq(entry);
+      if (!Possible(done)) [[unlikely]] {
+        bad_completions_.Add();
+        continue;
+      }
+      for (uint32_t left = Ahead(done.completed_index) + 1; left > 0; --left) {
+        if (const uint32_t length = ReleaseOldest(); length != 0) {
+          ++frames;
+          bytes += length;
+        }
+      }
+    }
+    if (frames == 0) return 0;
+    returner_->Flush();
+    frames_.Add(frames);
+    bytes_.Add(bytes);
+    in_flight_.Set(packets_);
+    return frames;
+  }
+
+  // --- Control ---
+
+  // Whose thread transmits: fragments of `pool` go back without atomics.
+  void SetOwner(frag::PagePool* pool) { returner_.emplace(pool); }
+  // Takes over an empty ring whose registers are programmed.
+  void Attach(QueueMemory memory, const dma::MmioRegion& registers) {
+    memory_ = std::move(memory);
+    registers_ = registers;
+    size_ = memory_.ring.count();
+    most_used_ = size_ - 1;
+    completions_ = CompletionRing(memory_.completions.at(0), size_);
+    if (slots_ == nullptr) slots_ = std::make_unique<Slot[]>(size_);
+    to_clean_ = to_use_ = used_ = 0;
+    packets_ = 0;
+  }
+  // The device has let go: releases what it did not send, too. Returns the packets it did not send.
+  uint64_t Reclaim() {
+    Reap();
+    while (used_ > 0) ReleaseUnsent();
+    returner_->Flush();
+    return Forget(lost_now_);
+  }
+  // The device may still read from them: segments stay out, for their pools' end to quarantine
+  // them.
+  QueueMemory Abandon() {
+    QueueMemory memory = std::move(memory_);
+    Forget(packets_);
+    return memory;
+  }
+  bool attached() const { return size_ != 0; }
+  uint64_t packets_in_flight() const { return packets_; }
+  Addressing& addressing() { return addressing_; }
+
+  // Any thread. device_error is the driver's to add.
+  TxQueueStats stats() const {
+    TxQueueStats s;
+    s.frames = frames_.Get();
+    s.bytes = bytes_.Get();
+    s.too_long = too_long_.Get();
+    s.too_many_segments = too_many_segments_.Get();
+    s.empty = empty_.Get();
+    s.unsupported_offload = unsupported_offload_.Get();
+    s.addressing_failed = addressing_failed_.Get();
+    s.device_errors = device_errors_.Get();
+    s.bad_completions = bad_completions_.Get();
+    s.ring_full = ring_full_.Get();
+    s.doorbells = doorbells_.Get();
+    s.in_flight = in_flight_.Get();
+    s.dropped = s.too_long + s.too_many_segments + s.empty + s.unsupported_offload +
+                s.addressing_failed + s.device_errors;
+    return s;
+  }
+
+ private:
+  // What a descriptor in flight stands for.
+  struct Slot {
+    Segment segment;
+    uint64_t token = 0;
+    uint32_t frame_bytes = 0;  // of its packet, on the last descriptor; else 0
+  };
+
+  uint32_t Next(uint32_t slot) const { return slot + 1 == size_ ? 0 : slot + 1; }
+  uint32_t Ahead(uint32_t slot) const {
+    return slot >= to_clean_ ? slot - to_clean_ : slot + size_ - to_clean_;
+  }
+  bool Possible(const CqEnetWqDesc& done) const {
+    return done.type == CqType::kWqEnet && done.q_number == index_ &&
+           done.completed_index < size_ && Ahead(done.completed_index) < used_ &&
+           slots_[done.completed_index].frame_bytes != 0;
+  }
+
+  // The counter of why `packet` cannot be sent, or nullptr and the descriptors it takes.
+  Counter* Inspect(const Packet& packet, uint32_t& pieces) {
+    if (packet.tx != TxFlags::kNone) [[unlikely]]
+      return &unsupported_offload_;
+    uint64_t total = 0;
+    for (const Segment& segment : packet.parts()) {
+      total += segment.length;
+      if (segment.length != 0) ++pieces;
+    }
+    if (total == 0) [[unlikely]]
+      return &empty_;
+    if (total > max_frame_) [[unlikely]]
+      return &too_long_;
+    if (pieces > kMaxTxDescriptors) [[unlikely]]
+      return &too_many_segments_;
+    return nullptr;
+  }
+
+  // Writes the packet's descriptors, which the device cannot see before posted_index moves. If a
+  // segment has no address everything is undone, and the packet still the caller's.
+  bool Place(Packet& packet, uint32_t pieces) {
+    uint32_t at = to_use_;
+    uint32_t last = at;
+    uint32_t placed = 0;
+    uint32_t bytes = 0;
+    for (const Segment& segment : packet.parts()) {
+      if (segment.length == 0) continue;
+      Slot& slot = slots_[at];
+      Iova iova;
+      if (!addressing_.Address(segment, iova, slot.token)) [[unlikely]] {
+        Undo(placed);
+        return false;
+      }
+      slot.segment = segment;
+      slot.frame_bytes = 0;
+      bytes += segment.length;
+      const bool end = ++placed == pieces;
+      memory_.ring.at(at)->Store(Encode(WqEnetDesc{.address = iova.value(),
+                                                   .length = LengthField(segment.length),
+                                                   .eop = end,
+                                                   .cq_entry = end}));
+      last = at;
+      at = Next(at);
+    }
+    slots_[last].frame_bytes = bytes;
+    to_use_ = at;
+    used_ += placed;
+    ++packets_;
+    if (placed != packet.segment_count) [[unlikely]]
+      ReleaseEmptySegments(packet);
+    packet.segment_count = 0;
+    packet.length = 0;
+    return true;
+  }
+
+  void Undo(uint32_t placed) {
+    for (uint32_t at = to_use_; placed > 0; --placed, at = Next(at)) {
+      addressing_.Done(slots_[at].segment, slots_[at].token);
+    }
+  }
+
+  // A segment without bytes gets no descriptor, but it holds its page.
+  void ReleaseEmptySegments(const Packet& packet) {
+    for (const Segment& segment : packet.parts()) {
+      if (segment.length == 0) returner_->Return(segment.page);
+    }
+    returner_->Flush();
+  }
+
+  // Returns the length of the packet that ended with it, or 0.
+  uint32_t ReleaseOldest() {
+    const Slot& slot = slots_[to_clean_];
+    addressing_.Done(slot.segment, slot.token);
+    returner_->Return(slot.segment.page);
+    to_clean_ = Next(to_clean_);
+    --used_;
+    if (slot.frame_bytes != 0) --packets_;
+    return slot.frame_bytes;
+  }
+  void ReleaseUnsent() {
+    if (ReleaseOldest() != 0) ++lost_now_;
+  }
+
+  uint64_t Forget(uint64_t lost) {
+    device_errors_.Add(lost);
+    lost_now_ = 0;
+    memory_ = {};
+    size_ = most_used_ = used_ = to_clean_ = to_use_ = 0;
+    packets_ = 0;
+    in_flight_.Set(0);
+    return lost;
+  }
+
+  Addressing addressing_;
+  const uint32_t index_;
+  const uint32_t max_frame_;
+  uint32_t size_ = 0;  // 0: not attached
+  uint32_t most_used_ = 0;
+  uint32_t to_clean_ = 0;  // the oldest descriptor in flight
+  uint32_t to_use_ = 0;    // the next free one: posted_index
+  uint32_t used_ = 0;      // descriptors in flight
+  uint64_t packets_ = 0;   // packets in flight
+  uint64_t lost_now_ = 0;
+  std::unique_ptr<Slot[]> slots_;
+  CompletionRing completions_;
+  dma::MmioRegion registers_;
+  QueueMemory memory_;
+  std::optional<frag::Returner> returner_;
+
+  Counter frames_, bytes_, too_long_, too_many_segments_, empty_, unsupported_offload_;
+  Counter addressing_failed_, device_errors_, bad_completions_, ring_full_, doorbells_;
+  Gauge in_flight_;
+};
+
+}  // namespace dmakit::nic::enic
+
+#endif  // DMAKIT_NIC_ENIC_TX_QUEUE_H_

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Port: the type-erased face of one opened NIC, for programs that choose the backend at run time.
+// Set-up and control are ordinary virtual calls; the datapath is one virtual call per burst.
+//
+// Start and Stop are called by one control thread while no queue call is running. Each queue is
+// then used by one thread at a time; different queues by different threads. A port is stopped by
+// its destructor.
+#ifndef DMAKIT_NIC_PORT_H_
+#define DMAKIT_NIC_PORT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "dma/types.h"
+#include "frag/page_pool.h"
+#include "iova/types.h"
+#include "nic/packet.h"
+#include "nic/stats.h"
+
+namespace dmakit::nic {
+
+struct PortOptions {
+  uint32_t rx_queues = 1;
+  uint32_t tx_queues = 1;
+  uint32_t ring_size = 512;  // descriptors per queue; the backend says which sizes are legal
+  uint32_t mtu = 9000;       // 68 to 9000 bytes of IP; a frame has 18 more (header, one VLAN tag)
+  uint32_t headroom = 64;    // free bytes before a received frame
+  std::optional<unsigned>
+      page_order{};  // largest page order of receive pools; default: by buffer size
+  dma::Policy policy = dma::Policy::kPersistent;
+  uint32_t extra_pages = 2;                 // per receive pool, beyond what fills the ring
+  dma::Nanos stop_deadline{1'000'000'000};  // how long Stop waits for the device and for packets
+};
+
+// Bytes of one receive buffer: MTU + 18 + headroom, rounded up to 64.
+constexpr uint32_t RxBufferSize(uint32_t mtu, uint32_t headroom) {
+  return (mtu + 18 + headroom + 63) / 64 * 64;
+}
+
+class Port {
+ public:
+  virtual ~Port() = default;
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+
+  virtual std::string_view name() const = 0;
+  virtual const PortOptions& options() const = 0;
+  virtual uint32_t max_frame() const = 0;  // bytes, without FCS
+
+  // Fills the rings and enables the device. On failure nothing is left running or mapped and it can
+  // be tried again.
+  virtual absl::Status Start() = 0;
+  // Disables the device, waits for what is in flight, releases it. What does not come within the
+  // deadline is quarantined and named in the error; the port is stopped all the same. Idempotent.
+  virtual absl::Status Stop() = 0;
+
+  virtual size_t Receive(uint32_t queue, std::span<Packet> burst) = 0;
+  virtual size_t Transmit(uint32_t queue, std::span<Packet> burst) = 0;
+  virtual size_t Reap(uint32_t queue) = 0;
+
+  // The pool the buffers of a receive queue come from; owner: that queue's thread.
+  virtual frag::PagePool& rx_pool(uint32_t queue) = 0;
+  // Says that fragments of `pool` are released by the same thread that uses transmit queue `queue`,
+  // so they need no atomics. nullptr (the default): fragments of any pool come back through the
+  // shared count. Before Start.
+  virtual void SetTxOwner(uint32_t queue, frag::PagePool* pool) = 0;
+
+  virtual PortStats stats() const = 0;
+
+ protected:
+  Port() = default;
+};
+
+}  // namespace dmakit::nic
+
+#endif  // DMAKIT_NIC_PORT_H_

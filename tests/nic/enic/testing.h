@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the tests of enic start from: one NIC with its model, IOMMU, address space and port on
+// fakes, a wire that keeps frames, a BAR that can be listened to and lied through, and a device
+// that writes to the rings whatever a test wants. Not a Catch2 fixture; one per test.
+#ifndef DMAKIT_TESTS_NIC_ENIC_TESTING_H_
+#define DMAKIT_TESTS_NIC_ENIC_TESTING_H_
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dma/address_space.h"
+#include "dma/host/fakes.h"
+#include "dma/software_iommu.h"
+#include "frag/returner.h"
+#include "nic/enic/descriptors.h"
+#include "nic/enic/model.h"
+#include "nic/enic/port.h"
+#include "nic/enic/registers.h"
+#include "nic/frame_info.h"
+#include "nic/packet.h"
+#include "nic/rx_pool.h"
+#include "nic/wire/wire.h"
+#include "tests/catch.h"
+#include "tests/nic/frames.h"
+
+namespace dmakit::nic::enic {
+
+using dma::host::FailPoint;
+
+// --- Wire ----------------------------------------------------------------------------------------
+
+// Offers what was queued and keeps what the NIC sent. Used while the model is not stepped, or by
+// the thread that steps it; the counters by any.
+class TestWire final : public Wire {
+ public:
+  void Send(Frame frame) {
+    to_nic_.push_back(std::move(frame));
+    waiting_.store(to_nic_.size());
+  }
+  std::optional<std::span<const std::byte>> Peek() override {
+    if (to_nic_.empty()) return std::nullopt;
+    return std::span<const std::byte>(to_nic_.front());
+  }
+  void Pop() override {
+    to_nic_.pop_front();
+    waiting_.store(to_nic_.size());
+  }
+  bool exhausted() const override { return waiting_.load() == 0; }
+  void Accept(std::span<const std::byte> frame) override {
+    from_nic.emplace_back(frame.begin(), frame.end());
+  }
+  absl::Status Close() override { return absl::OkStatus(); }
+  WireStats stats() const override { return {}; }
+  size_t waiting() const { return waiting_.load(); }
+
+  std::vector<Frame> from_nic;
+
+ private:
+  std::deque<Frame> to_nic_;
+  std::atomic<size_t> waiting_{0};
+};
+
+// --- Edges that fail -----------------------------------------------------------------------------
+
+// A SoftwareIommu whose k-th map fails.
+class FailingDomain final : public dma::Domain {
+ public:
+  FailingDomain(dma::Domain& real, FailPoint* fail) : real_(real), fail_(fail) {}
+  std::string_view name() const override { return real_.name(); }
+  const dma::DomainFacts& facts() const override { return real_.facts(); }
+  absl::Status Map(Range range, dma::MemoryView memory, dma::Access access) override {
+    if (fail_ != nullptr && fail_->Hit()) {
+      return absl::ResourceExhaustedError("injected: no room in the tables");
+    }
+    return real_.Map(range, memory, access);
+  }
+  absl::StatusOr<Bytes> Unmap(Range range) override { return real_.Unmap(range); }
+  absl::Status Invalidate(Range range) override { return real_.Invalidate(range); }
+  absl::Status InvalidateAll() override { return real_.InvalidateAll(); }
+  dma::DomainStats stats() const override { return real_.stats(); }
+
+ private:
+  dma::Domain& real_;
+  FailPoint* fail_;
+};
+
+// A model's BAR with a listener: every write is logged if asked for, and a read may be answered by
+// the test.
+class ListeningBar final : public dma::MmioHandler {
+ public:
+  struct Write {
+    uint64_t offset = 0;
+    uint64_t value = 0;
+  };
+  explicit ListeningBar(dma::MmioRegion real) : real_(real) {}
+
+  uint64_t MmioRead(uint64_t offset, size_t width) override {
+    if (on_read) {
+      if (const std::optional<uint64_t> answer = on_read(offset)) return *answer;
+    }
+    return width == 8 ? real_.Read64(offset) : real_.Read32(offset);
+  }
+  void MmioWrite(uint64_t offset, uint64_t value, size_t width) override {
+    if (logging) writes.push_back({offset, value});
+    if (on_write && !on_write(offset, value)) return;
+    if (width == 8) {
+      real_.Write64(offset, value);
+    } else {
+      real_.Write32(offset, static_cast<uint32_t>(value));
+    }
+  }
+
+  std::function<std::optional<uint64_t>(uint64_t)> on_read;
+  std::function<bool(uint64_t, uint64_t)> on_write;  // false: the write is lost
+  bool logging = false;
+  std::vector<Write> writes;
+
+ private:
+  dma::MmioRegion real_;
+};
+
+// Where this model keeps its blocks, as its resource table says.
+inline uint64_t BlockAt(const dma::MmioRegion& bar, ResourceType type, uint32_t index) {
+  for (size_t at = kResourceHeaderBytes;; at += kResourceEntryBytes) {
+    const Resource r = DecodeResource({bar.Read32(at), bar.Read32(at + 4), bar.Read32(at + 8)});
+    REQUIRE(r.type != ResourceType::kEnd);
+    if (r.type == type) return r.bar_offset + index * kBlockBytes;
+  }
+}
+
+// --- One NIC -------------------------------------------------------------------------------------
+
+struct RigOptions {
+  PortOptions port{};
+  ModelOptions model{};
+  bool threaded = false;
+  FailPoint* fail = nullptr;  // memory, maps and threads, counted together
+  dma::SoftwareIommu::Options iommu{};
+  dma::Access page_access = dma::Access::kReadWrite;
+};
+
+class Rig {
+ public:
+  explicit Rig(RigOptions options = {})
+      : options_(std::move(options)),
+        memory({.capacity = Bytes{uint64_t{2} << 30}, .fail = options_.fail}),
+        threads(options_.fail),
+        iommu(dma::SoftwareIommu::Create(options_.iommu).value()),
+        domain(*iommu, options_.fail),
+        model(iommu->NewPort("enic0"), options_.model),
+        bar(model.bar0()),
+        waiter(model) {
+    model.Plug(&wire);
+  }
+  ~Rig() {
+    port.reset();
+    space.reset();
+  }
+
+  absl::Status MakeSpace() {
+    auto made = dma::AddressSpace::Create(
+        {.name = "test",
+         .memory = &memory,
+         .clock = &clock,
+         .threads = options_.threaded ? &threads : nullptr,
+         .policy = options_.port.policy,
+         .report = [this](std::string_view line) { reports.emplace_back(line); }});
+    if (!made.ok()) return made.status();
+    space = *std::move(made);
+    return absl::OkStatus();
+  }
+  absl::Status Open() {
+    dma::Waiter& wait = options_.threaded ? dma::SystemWaiter() : waiter;
+    auto device = space->Attach(
+        {.name = "enic0", .domain = &domain, .page_access = options_.page_access, .waiter = &wait});
+    if (!device.ok()) return device.status();
+    auto made = Port::Create(*std::move(device),
+                             dma::MmioRegion::OfModel(bar, RegisterFile::kBarBytes), options_.port);
+    if (!made.ok()) return made.status();
+    port = *std::move(made);
+    return absl::OkStatus();
+  }
+  void Start() {
+    REQUIRE(MakeSpace().ok());
+    REQUIRE(Open().ok());
+    const absl::Status started = port->Start();
+    INFO(started);
+    REQUIRE(started.ok());
+  }
+
+  void StepAll(int most = 1 << 20) {
+    while (most-- > 0 && model.Step()) {
+    }
+  }
+  RxQueueStats rx(size_t queue = 0) const { return port->stats().queues[queue].rx; }
+  TxQueueStats tx(size_t queue = 0) const { return port->stats().queues[queue].tx; }
+  frag::PagePoolStats pool(size_t queue = 0) const { return port->stats().queues[queue].pool; }
+
+  // Registers, past the listener.
+  template <typename Reg>
+  uint64_t ReadReg(ResourceType type, uint32_t index, Reg reg, size_t width = 4) {
+    const dma::MmioRegion region = model.bar0();
+    const uint64_t at = BlockAt(region, type, index) + OffsetOf(reg);
+    return width == 8 ? region.Read64(at) : region.Read32(at);
+  }
+
+  // No fault, no violation, nothing stale.
+  void CheckClean() {
+    for (const std::string& words : model.violations()) UNSCOPED_INFO(words);
+    CHECK(model.violation_count() == 0);
+    CHECK(iommu->walk_stats().faults == 0);
+    CHECK(iommu->walk_stats().stale_uses == 0);
+    CHECK(memory.written_after_free() == 0);
+  }
+
+  const RigOptions options_;
+  std::vector<std::string> reports;
+  dma::host::FakeMemory memory;
+  dma::host::FakeClock clock;
+  dma::host::FakeThreads threads;
+  std::unique_ptr<dma::SoftwareIommu> iommu;
+  FailingDomain domain;
+  TestWire wire;
+  Model model;
+  ListeningBar bar;
+  ModelWaiter waiter;
+  std::unique_ptr<dma::AddressSpace> space;
+  std::unique_ptr<Port> port;
+};
+
+inline void Release(std::span<Packet> packets, frag::PagePool* own) {
+  frag::Returner returner(own);
+  for (Packet& packet : packets) ReleaseSegments(packet, returner);
+}
+
+inline Frame BytesOf(const Packet& packet) {
+  Frame bytes;
+  for (const Segment& s : packet.parts()) {
+    bytes.insert(bytes.end(), s.data(), s.data() + s.length);
+  }
+  return bytes;
+}
+
+// A device that writes completions as a test wants them: it stands where the model stands in the
+// completion ring of a queue, while the model is not stepped.
+class Forger {
+ public:
+  Forger(Rig& rig, uint32_t cq) : port_(rig.iommu->NewPort("forger")) {
+    base_ = rig.ReadReg(ResourceType::kCq, cq, CqReg::kRingBase, 8);
+    size_ = static_cast<uint32_t>(rig.ReadReg(ResourceType::kCq, cq, CqReg::kRingSize));
+    tail_ = static_cast<uint32_t>(rig.ReadReg(ResourceType::kCq, cq, CqReg::kTail));
+    color_ = rig.ReadReg(ResourceType::kCq, cq, CqReg::kTailColor) != 0;
+  }
+
+  void Write(Words words, CqType type) {
+    const Iova slot = Iova{base_} + Bytes{uint64_t{tail_} * kDescriptorBytes};
+    const std::array<std::byte, kDescriptorBytes> bytes = ToBytes(words);
+    REQUIRE(port_->Write(slot, std::span(bytes).first(kColorByte)));
+    REQUIRE(port_->Publish(slot + Bytes{kColorByte}, TypeColor(type, color_), 1));
+    if (++tail_ == size_) {
+      tail_ = 0;
+      color_ = !color_;
+    }
+  }
+  void Write(const CqEnetRqDesc& entry) { Write(Encode(entry), entry.type); }
+  void Write(const CqEnetWqDesc& entry) { Write(Encode(entry), entry.type); }
+  dma::DevicePort& port() { return *port_; }
+
+ private:
+  std::unique_ptr<dma::DevicePort> port_;
+  uint64_t base_ = 0;
+  uint32_t size_ = 0;
+  uint32_t tail_ = 0;
+  bool color_ = true;
+};
+
+// A good completion of `bytes` at `index`.
+inline CqEnetRqDesc GoodRx(uint32_t index, uint32_t bytes, uint32_t queue = 0) {
+  CqEnetRqDesc done;
+  done.completed_index = static_cast<uint16_t>(index);
+  done.q_number = static_cast<uint16_t>(queue);
+  done.sop = done.eop = done.fcs_ok = true;
+  done.csum_not_calc = true;
+  done.bytes_written = static_cast<uint16_t>(bytes);
+  return done;
+}
+inline CqEnetWqDesc DoneTx(uint32_t index, uint32_t queue = 0) {
+  CqEnetWqDesc done;
+  done.completed_index = static_cast<uint16_t>(index);
+  done.q_number = static_cast<uint16_t>(queue);
+  return done;
+}
+
+// Receives and transmits on queues of one port until nothing moves. Returns frames transmitted.
+inline uint64_t Loop(Rig& rig, uint32_t queues = 1, size_t burst = 32) {
+  std::vector<Packet> packets(burst);
+  uint64_t moved = 0;
+  for (bool busy = true; busy;) {
+    busy = rig.model.Step();
+    for (uint32_t q = 0; q < queues; ++q) {
+      size_t have = rig.port->Receive(q, packets);
+      busy |= have > 0;
+      for (size_t sent = 0; sent < have;) {
+        const size_t n = rig.port->Transmit(q, std::span(packets).subspan(sent, have - sent));
+        if (n == 0) rig.model.Step();
+        sent += n;
+        moved += n;
+      }
+      busy |= rig.port->Reap(q) > 0;
+    }
+  }
+  return moved;
+}
+
+}  // namespace dmakit::nic::enic
+
+#endif  // DMAKIT_TESTS_NIC_ENIC_TESTING_H_
