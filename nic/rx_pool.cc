@@ -69,15 +69,4 @@ absl::StatusOr<std::unique_ptr<frag::PagePool>> NewRxPool(dma::AddressSpace& spa
                                         .waiter = &waiter});
 }
 
-// A pool gives up free pages of an order it is no longer to make. For a moment it is to make
-// others.
-void ReleaseFreePages(frag::PagePool& pool) {
-  const unsigned order = pool.order();
-  const unsigned other = order > pool.options().min_order ? order - 1 : order + 1;
-  if (!pool.SetOrder(other).ok()) return;
-  pool.Prepare(0);
-  if (!pool.SetOrder(order).ok()) return;
-  pool.Prepare(0);
-}
-
 }  // namespace dmakit::nic

@@ -46,10 +46,6 @@ absl::StatusOr<std::unique_ptr<frag::PagePool>> NewRxPool(dma::AddressSpace& spa
                                                           const RxPoolPlan& plan, std::string label,
                                                           dma::Waiter& waiter);
 
-// Unmaps and gives back every free page, so that a stopped port holds no memory. Owner thread, and
-// nobody changes the pool's order meanwhile. A pool that admits one order only keeps its pages.
-void ReleaseFreePages(frag::PagePool& pool);
-
 }  // namespace dmakit::nic
 
 #endif  // DMAKIT_NIC_RX_POOL_H_

@@ -70,26 +70,26 @@ class View {
   }
 
   static absl::StatusOr<View> Of(int fd, Bytes size, Bytes alignment) {
-    // Address space first, with room to slide to the alignment; the file then replaces part of it.
-    const size_t room = size.value() + alignment.value();
-    void* reserved =
-        mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (reserved == MAP_FAILED) {
-      return OutOf("mmap", size,
-                   "the address space limit (ulimit -v) or vm.max_map_count is reached");
-    }
-    auto* begin = static_cast<std::byte*>(reserved);
-    const auto start = reinterpret_cast<uintptr_t>(begin);
-    const size_t before = (alignment.value() - start % alignment.value()) % alignment.value();
     View view;
-    view.base_ = begin + before;
     view.size_ = size.value();
-    if (before != 0) munmap(begin, before);
-    const size_t after = room - before - size.value();
-    if (after != 0) munmap(view.base_ + size.value(), after);
-    if (mmap(view.base_, view.size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
-        MAP_FAILED) {
-      return OutOf("mmap", size, "free memory or huge pages, or use smaller segments");
+    for (int attempt = 0; attempt < kAttempts && view.base_ == nullptr; ++attempt) {
+      absl::StatusOr<std::byte*> place = FindPlace(size, alignment);
+      if (!place.ok()) return place.status();
+      // Not MAP_FIXED over a reservation: where that fails (no huge pages), the kernel may have
+      // dropped the reservation already, and to unmap it then is to unmap another thread's memory.
+      void* got =
+          mmap(*place, view.size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
+      if (got == *place) {
+        view.base_ = *place;
+      } else if (got != MAP_FAILED) {
+        munmap(got, view.size_);  // a kernel that takes the address as a hint
+      } else if (errno != EEXIST) {
+        return OutOf("mmap", size, "free memory or huge pages, or use smaller segments");
+      }
+    }
+    if (view.base_ == nullptr) {
+      errno = EEXIST;
+      return OutOf("mmap", size, "other threads took the addresses each time; try again");
     }
     if (madvise(view.base_, view.size_, MADV_DONTFORK) != 0) {
       return OutOf("madvise", size, "the mapping cannot be excluded from fork");
@@ -100,6 +100,22 @@ class View {
   std::byte* base() const { return base_; }
 
  private:
+  static constexpr int kAttempts = 16;
+
+  // An aligned address with `size` bytes free behind it, just now.
+  static absl::StatusOr<std::byte*> FindPlace(Bytes size, Bytes alignment) {
+    const size_t room = size.value() + alignment.value();
+    void* start =
+        mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) {
+      return OutOf("mmap", size,
+                   "the address space limit (ulimit -v) or vm.max_map_count is reached");
+    }
+    munmap(start, room);
+    const size_t past = reinterpret_cast<uintptr_t>(start) % alignment.value();
+    return static_cast<std::byte*>(start) + (alignment.value() - past) % alignment.value();
+  }
+
   std::byte* base_ = nullptr;
   size_t size_ = 0;
 };

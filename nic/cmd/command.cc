@@ -76,9 +76,6 @@ std::function<void(dma::Nanos, uint64_t, uint64_t)> Progress(std::ostream& err) 
 int Forward(const ForwardText& text, const BackendRegistry& registry, const Environment& env) {
   const auto options = ParseForward(text);
   if (!options.ok()) return Fail(env, kExitUsage, options.status());
-  if (absl::Status s = CheckFiles(*options, env.working_directory); !s.ok()) {
-    return Fail(env, kExitUsage, s);
-  }
   std::optional<StatsFile> stats;
   if (options->stats_file) {
     auto file = StatsFile::Create(ResolvePath(*options->stats_file, env.working_directory));

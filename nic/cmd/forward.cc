@@ -55,8 +55,7 @@ absl::StatusOr<RigOptions::End> FindEnd(const BackendRegistry& registry, std::st
                       absl::StrCat(std::string(option), ": ", backend.status().message()));
 }
 
-}  // namespace
-
+// Refuses what would destroy a file: input, output and statistics must be three different ones.
 absl::Status CheckFiles(const ForwardOptions& options, std::string_view working_directory) {
   const auto in = WireFile(options.in.wire, working_directory);
   const auto out = WireFile(options.out.wire, working_directory);
@@ -69,6 +68,8 @@ absl::Status CheckFiles(const ForwardOptions& options, std::string_view working_
   }
   return absl::OkStatus();
 }
+
+}  // namespace
 
 absl::StatusOr<RunRecord> RunForward(const BackendRegistry& registry, const ForwardOptions& options,
                                      std::string_view working_directory, const RunHooks& hooks) {

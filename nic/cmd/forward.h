@@ -54,9 +54,6 @@ absl::StatusOr<RunRecord> RunForward(const BackendRegistry& registry, const Forw
 absl::StatusOr<RunRecord> RunRig(Rig& rig, const RigOptions& options, const RunLimits& limits,
                                  Wire& source, Wire& sink, const RunHooks& hooks);
 
-// Refuses what would destroy a file: input, output and statistics must be three different ones.
-absl::Status CheckFiles(const ForwardOptions& options, std::string_view working_directory);
-
 }  // namespace dmakit::nic::cmd
 
 #endif  // DMAKIT_NIC_CMD_FORWARD_H_

@@ -43,11 +43,23 @@ bool CommandProcessor::Step() {
   return true;
 }
 
+// The earliest state in which a command makes sense. CLOSE also ends an OPEN that is not done.
+CommandProcessor::State CommandProcessor::AllowedFrom(Devcmd command) {
+  switch (command) {
+    case Devcmd::kOpen:
+    case Devcmd::kOpenStatus:
+    case Devcmd::kSoftReset:
+    case Devcmd::kSoftResetStatus:
+      return State::kClosed;
+    case Devcmd::kClose:
+      return State::kOpening;
+    default:
+      return State::kOpen;
+  }
+}
+
 DevcmdError CommandProcessor::Run(const DevcmdWord& word) {
-  const bool always = word.command() == Devcmd::kOpen || word.command() == Devcmd::kOpenStatus ||
-                      word.command() == Devcmd::kSoftReset ||
-                      word.command() == Devcmd::kSoftResetStatus;
-  if (!always && state_ < State::kOpen) {
+  if (state_ < AllowedFrom(word.command())) {
     return Refuse(Rule::kDevcmdState, word.number, DevcmdError::kState);
   }
   switch (word.command()) {

@@ -47,6 +47,7 @@ class CommandProcessor {
  private:
   enum class State : uint8_t { kClosed, kOpening, kOpen, kReady, kEnabled };
 
+  static State AllowedFrom(Devcmd command);
   DevcmdError Run(const DevcmdWord& word);
   DevcmdError Open();
   DevcmdError OpenStatus();

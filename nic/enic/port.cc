@@ -85,15 +85,14 @@ uint64_t Port::PagesHeld(size_t i) const {
 }
 
 void Port::RestPools() {
-  if (pools_.empty()) return;
-  if (dma::FlushQueue* queue = device_->address_space().flush_queue()) {
-    // What fails is quarantined by its owner.
-    queue->Flush().IgnoreError();
-  }
   for (size_t i = 0; i < pools_.size(); ++i) {
     driver_->rx(i).source().Rest();
-    ReleaseFreePages(*pools_[i]);
+    pools_[i]->Fold();
   }
+  // Under the deferred policy their pages now wait for a flush. What fails is quarantined.
+  dma::FlushQueue* const queue = device_->address_space().flush_queue();
+  if (queue != nullptr && !pools_.empty()) queue->Flush().IgnoreError();
+  for (const std::unique_ptr<frag::PagePool>& pool : pools_) pool->Trim();
 }
 
 std::string Port::DescribeHeld() const {

@@ -4,7 +4,7 @@
 // receive queue, fragments of which are the receive buffers. Threads and lifetime as nic::Port
 // says; one virtual call per burst.
 //
-// Pools live as long as the port. Between Stop and Start they keep no page mapped.
+// Pools live as long as the port. Between Stop and Start they have no pages.
 #ifndef DMAKIT_NIC_ENIC_PORT_H_
 #define DMAKIT_NIC_ENIC_PORT_H_
 

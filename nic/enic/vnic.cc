@@ -136,9 +136,14 @@ absl::Status Vnic::AcceptAll() {
   return commands_.Run(kCmdPacketFilter, std::array<uint64_t, 1>{all});
 }
 
-absl::Status Vnic::Enable() { return commands_.Run(kCmdEnable, std::array<uint64_t, 1>{0}); }
+absl::Status Vnic::Enable() {
+  enabled_ = true;
+  return commands_.Run(kCmdEnable, std::array<uint64_t, 1>{0});
+}
 
-absl::Status Vnic::Disable() { return open_ ? commands_.Run(kCmdDisable) : absl::OkStatus(); }
+absl::Status Vnic::Disable() {
+  return std::exchange(enabled_, false) ? commands_.Run(kCmdDisable) : absl::OkStatus();
+}
 
 absl::Status Vnic::Close() {
   absl::Status status;

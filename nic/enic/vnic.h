@@ -50,6 +50,7 @@ class Vnic {
   // PACKET_FILTER: everything that is on the wire.
   absl::Status AcceptAll();
   absl::Status Enable();
+  // OK if Enable was not called.
   absl::Status Disable();
   // CLOSE, and the end of the parameter block. OK if it is not open.
   absl::Status Close();
@@ -69,7 +70,8 @@ class Vnic {
   dma::MmioRegion bar0_;
   ResourceMap resources_;
   CommandChannel commands_;
-  bool open_ = false;
+  bool open_ = false;     // or being opened
+  bool enabled_ = false;  // or tried
   // What commands point to: one block of 256 bytes, in words.
   dma::RingPool<dma::SharedLe64> parameters_;
   DevSpec spec_;

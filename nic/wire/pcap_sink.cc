@@ -21,6 +21,7 @@ namespace {
 
 // Frames are handed to the system, and are then known to be kept, after this many bytes.
 constexpr uint64_t kFlushBytes = 1 << 20;
+constexpr size_t kBufferBytes = 256 << 10;
 
 int64_t SystemNanos() {
   timespec now = {};
@@ -57,7 +58,8 @@ absl::Status PcapSink::Start() {
     close(fd);
     return Unwritable(path_, error, remedy);
   }
-  std::setvbuf(file, nullptr, _IOFBF, size_t{256} << 10);
+  buffer_.resize(kBufferBytes);
+  std::setvbuf(file, buffer_.data(), _IOFBF, buffer_.size());
   handle_ = pcap_open_dead_with_tstamp_precision(DLT_EN10MB, kMaxFrame, PCAP_TSTAMP_PRECISION_NANO);
   if (handle_ != nullptr) dumper_ = pcap_dump_fopen(handle_, file);
   if (dumper_ == nullptr) {  // out of memory: nothing else can go wrong before the first write

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -52,6 +53,7 @@ class PcapSink final : public Wire {
 
   const std::string path_;
   const Clock clock_;
+  std::vector<char> buffer_;  // of the file
   pcap* handle_ = nullptr;
   pcap_dumper* dumper_ = nullptr;
   int64_t last_time_ = 0;

@@ -16,7 +16,9 @@ namespace {
 
 using testing::Buffer;
 using testing::Fixture;
+using testing::Gate;
 using testing::Has;
+using testing::HookedDomain;
 
 struct Pages : Fixture {
   Buffer buffer{64 * 4096};
@@ -530,6 +532,36 @@ TEST_CASE("Mapping handles end on other threads while their device goes") {
     CHECK(domain.stats().unmaps == 64);
     CHECK(f.space->iova_space().stats().live_ranges == 0);
   }
+}
+
+TEST_CASE("A detach waits for an unmap that another thread is in") {
+  HookedDomain domain;
+  Gate began, go_on;
+  Fixture f;
+  f.NewSpace();
+  auto made = f.space->Attach({.name = "nic0", .domain = &domain});
+  REQUIRE(made.ok());
+  std::unique_ptr<Device> nic = *std::move(made);
+  Buffer buffer(4096);
+  Mapping handle = *nic->Map(buffer.all(), Direction::kToDevice);
+  domain.before_invalidate = [&] {
+    began.Open();
+    go_on.Wait();
+  };
+  std::thread ender([&] { handle = Mapping(); });
+  began.Wait();
+  std::atomic<bool> gone{false};
+  std::thread detacher([&] {
+    nic.reset();
+    gone = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK_FALSE(gone);
+  go_on.Open();
+  ender.join();
+  detacher.join();
+  CHECK(domain.fake.stale().empty());
+  CHECK(f.lines.empty());
 }
 
 TEST_CASE("Interval arithmetic with inclusive ends") {

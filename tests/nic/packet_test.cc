@@ -152,27 +152,5 @@ TEST_CASE("impossible pool options are refused with value and rule") {
   CHECK(message({.mtu = 1500, .page_order = 0}).empty());
 }
 
-TEST_CASE("free pages are given back, pages in use are not") {
-  Space s;
-  for (const std::optional<unsigned> order : {std::optional<unsigned>(), std::optional(9u)}) {
-    const auto pool = s.NewPool({.mtu = 9000, .page_order = order}, 63);
-    const uint64_t before = s.domain.stats().live_mappings;
-    auto source =
-        FragSource::Create(*pool, {.size = 9088, .headroom = 64, .capacity = 9018}).value();
-    RxBuffer kept;
-    REQUIRE(source.Take(kept));
-    pool->Prepare(1);
-    source.Rest();
-    CHECK(pool->pages_in_use() == 1);
-    ReleaseFreePages(*pool);
-    CHECK(s.domain.stats().live_mappings == before + 1);
-    CHECK(pool->order() == s.plan.order);
-    source.Put(kept);
-    ReleaseFreePages(*pool);
-    CHECK(s.domain.stats().live_mappings == before);
-    CHECK(s.memory.bytes_in_use().value() == 0);
-  }
-}
-
 }  // namespace
 }  // namespace dmakit::nic

@@ -4,14 +4,17 @@
 // address space and huge pages, placement, fork.
 #include "dma/host/host_memory.h"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -143,7 +146,6 @@ TEST_CASE("host memory: a late write to a freed block does not reach its next ow
 }
 
 // --- Shortage: an error value at Allocate, never a SIGBUS later
-// -------------------------------------
 
 TEST_CASE("host memory: what cannot be filled is refused before it is filled") {
   Bytes available = MiB(32);
@@ -236,8 +238,33 @@ TEST_CASE("host memory: required huge pages are had whole or refused") {
   CHECK(small.ok() == (source->stats().huge_segments == 1));
 }
 
+// A failed mapping of huge pages must not unmap what another thread has mapped meanwhile.
+TEST_CASE("host memory: huge-page shortage leaves the mappings of other threads alone") {
+  const auto source = Make({.segment = MiB(2), .huge_pages = HostMemory::HugePages::kRequire});
+  const size_t size = MiB(2).value();
+  std::atomic<uint64_t> rounds{0};
+  {
+    const std::jthread other([&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        void* memory =
+            mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) continue;
+        // A segmentation fault if somebody unmapped it.
+        for (size_t at = 0; at < size; at += 4096) static_cast<volatile char*>(memory)[at] = 1;
+        munmap(memory, size);
+        ++rounds;
+      }
+    });
+    std::vector<Memory> held;  // where there are huge pages, so many can be had
+    for (int i = 0; i < 500 || rounds < 100; ++i) {
+      auto memory = source->Allocate({.size = MiB(2), .label = "huge"});
+      if (memory.ok() && held.size() < 4) held.push_back(*std::move(memory));
+    }
+  }
+  CHECK(rounds >= 100);
+}
+
 // --- Placement
-// --------------------------------------------------------------------------------------
 
 // Two nodes; the second has `room` bytes left.
 class TwoNodes final : public NumaPlacer {
@@ -299,7 +326,6 @@ TEST_CASE("host memory: without a placer a preference is accepted, enforcement r
 }
 
 // --- Fork
-// -------------------------------------------------------------------------------------------
 
 TEST_CASE("host memory: a forked child neither sees nor alters a block") {
   const auto source = Make({.second_view = true});

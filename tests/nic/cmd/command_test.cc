@@ -132,6 +132,24 @@ TEST_CASE("several queues lose nothing") {
   }
 }
 
+TEST_CASE("packets that find no room in the transmit ring wait, in order") {
+  const auto frames = SomeFrames(1000);
+  WriteCapture("in.pcap", frames);
+  for (const char* room : {",room=1", ",room=10", ",room=33"}) {
+    const Outcome run = Forward({}, "", room);
+    INFO(room << ": " << run.err);
+    CHECK(run.code == kExitDone);
+    CHECK(ReadFrames(TempPath("out.pcap")) == frames);
+    CHECK(Stats()["ports"][1]["queues"][0]["tx"]["ring_full"] > 0);
+  }
+  // What waits when the device stops is given back.
+  const Outcome stalled = Forward({"--ring=64"}, "", ",room=10,stall=100");
+  CHECK(stalled.code == kExitLost);
+  CHECK(StrContains(stalled.err, "nothing moves: a frame waits that the in port does not take, "));
+  CHECK(Stats()["live_mappings_at_exit"] == 0);
+  CHECK(Stats()["problems"].size() == 2);
+}
+
 TEST_CASE("a count ends the run after exactly that many frames") {
   const auto frames = SomeFrames(100);
   WriteCapture("in.pcap", frames);
@@ -379,6 +397,25 @@ TEST_CASE("the demo runs every backend under every policy and counts for real") 
   CHECK(frames > 3 * 10'000);
   CHECK(last ==
         absl::StrCat(frames, " frames in, ", frames, " frames out, 0 lost, 0 IOMMU faults\n"));
+}
+
+TEST_CASE("a demo that is not clean says so and fails") {
+  struct Case {
+    const char* key;
+    const char* last;
+    const char* words;
+  };
+  for (const Case& c : {Case{"corrupt", " 57 lost, 0 IOMMU faults\n", "not those that went in"},
+                        Case{"drop", " lost, 0 IOMMU faults\n", "frames lost"},
+                        Case{"fault", " 0 lost, 57 IOMMU faults\n", "19 IOMMU faults"}}) {
+    BackendRegistry registry;
+    registry.Register(testing::NewFakeBackend({{c.key, "1000"}}));
+    const Outcome demo = testing::Run(registry, {"demo"});
+    INFO(demo.out << demo.err);
+    CHECK(demo.code == kExitLost);
+    CHECK(absl::EndsWith(demo.out, c.last));
+    CHECK(StrContains(demo.err, c.words));
+  }
 }
 
 TEST_CASE("the bundled capture spans 60 to 9,000 bytes") {

@@ -128,7 +128,9 @@ class FakePort final : public Port {
   size_t Transmit(uint32_t queue, std::span<Packet> burst) override {
     TxRing& ring = tx_.at(queue);
     size_t n = 0;
-    while (n < burst.size() && ring.posted.size() + ring.finished.size() < options_.ring_size - 1) {
+    const uint64_t room = device_.keys.at("room");
+    const uint64_t limit = room != 0 ? room : options_.ring_size - 1;
+    while (n < burst.size() && ring.posted.size() + ring.finished.size() < limit) {
       ring.posted.push_back(burst[n++]);
     }
     if (n < burst.size()) ++ring.stats.ring_full;
@@ -286,15 +288,18 @@ class FakeNic final : public Nic {
 
 class FakeBackend final : public Backend {
  public:
+  explicit FakeBackend(std::map<std::string, std::string> keys) : keys_(std::move(keys)) {}
   std::string_view name() const override { return "fake"; }
   std::string_view help() const override { return "no real NIC"; }
   absl::StatusOr<std::unique_ptr<Nic>> Create(const NicArgs& args) override {
     Keys keys;
     for (const char* key :
-         {"drop", "twice", "corrupt", "stall", "fault", "violate", "leak", "stop"}) {
+         {"drop", "twice", "corrupt", "stall", "fault", "violate", "leak", "stop", "room"}) {
       keys[key] = 0;
     }
-    for (const auto& [key, text] : args.keys) {
+    auto given = args.keys;
+    given.insert(keys_.begin(), keys_.end());
+    for (const auto& [key, text] : given) {
       if (keys.count(key) == 0) {
         return absl::InvalidArgumentError(absl::StrCat("backend fake: unknown key ", Quote(key)));
       }
@@ -306,10 +311,15 @@ class FakeBackend final : public Backend {
     if (!iommu.ok()) return iommu.status();
     return std::make_unique<FakeNic>(args.name, std::move(keys), *std::move(iommu));
   }
+
+ private:
+  const std::map<std::string, std::string> keys_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> NewFakeBackend() { return std::make_unique<FakeBackend>(); }
+std::unique_ptr<Backend> NewFakeBackend(std::map<std::string, std::string> keys) {
+  return std::make_unique<FakeBackend>(std::move(keys));
+}
 
 }  // namespace dmakit::nic::testing

@@ -7,19 +7,23 @@
 //   drop=N  twice=N  corrupt=N   every N-th frame it sends is dropped, sent twice, or changed
 //   stall=N                      after N sent frames nothing is finished any more
 //   fault=N                      every N-th frame it receives also writes where nothing is mapped
+//   room=N                       its transmit ring has room for N packets only
 //   violate=1  leak=1  stop=1    records a violation; leaves a mapping; Stop returns an error
 //
 // Rings have 2 to 4096 buffers. Single-threaded.
 #ifndef DMAKIT_TESTS_NIC_CMD_FAKE_BACKEND_H_
 #define DMAKIT_TESTS_NIC_CMD_FAKE_BACKEND_H_
 
+#include <map>
 #include <memory>
+#include <string>
 
 #include "nic/backend.h"
 
 namespace dmakit::nic::testing {
 
-std::unique_ptr<Backend> NewFakeBackend();
+// `keys` hold for every NIC, before those it is created with.
+std::unique_ptr<Backend> NewFakeBackend(std::map<std::string, std::string> keys = {});
 
 }  // namespace dmakit::nic::testing
 

@@ -161,7 +161,7 @@ class Rig {
         domain(*iommu, options_.fail),
         model(iommu->NewPort("enic0"), options_.model),
         bar(model.bar0()),
-        waiter(model) {
+        waiter(model, dma::Nanos{10000}) {
     model.Plug(&wire);
   }
   ~Rig() {

@@ -83,6 +83,13 @@ TEST_CASE("the largest and the smallest frame") {
   CheckFrame(Drain(*Make("size=60,count=1")).at(0), 0, 0);
 }
 
+TEST_CASE("no frame says that it has no UDP checksum") {
+  // Over 65,536 consecutive numbers the sum takes every value.
+  bool all = true;
+  for (const Frame& f : Drain(*Make("size=60,count=66000,pattern=zeros"))) all &= U16(f, 40) != 0;
+  CHECK(all);
+}
+
 TEST_CASE("the same keys give the same frames") {
   const char* keys = "size=60-1514,count=100,flows=3,pattern=random";
   CHECK(Drain(*Make(keys)) == Drain(*Make(keys)));

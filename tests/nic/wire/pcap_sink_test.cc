@@ -89,7 +89,7 @@ TEST_CASE("an output without frames is still a capture") {
 
 TEST_CASE("a path that cannot be written is an error at open") {
   for (const std::string& path : {TempPath("no/such/dir/out.pcap"), TempPath(""),
-                                 std::string("/dev/full"), std::string("/proc/version")}) {
+                                  std::string("/dev/full"), std::string("/proc/version")}) {
     const auto sink = PcapSink::Open(path);
     INFO(path);
     REQUIRE_FALSE(sink.ok());

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the datapath must not contain: locked, xchg and fence instructions, calls through pointers
+// other than the one register write of a burst, allocations, Status. Read from the machine code of
+// hot_path_probe.cc and of everything it calls, down to the page-level functions named below.
+#include <array>
+#include <cstdio>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/catch.h"
+
+namespace {
+
+using Code = std::map<std::string, std::vector<std::string>>;  // function -> instructions
+
+// Per page or per burst, not per packet, and looked at by the tests of frag/.
+const std::set<std::string> kPageLevel = {
+    "dmakit::frag::FragAllocator::AllocateSlow()",
+    "dmakit::frag::PagePool::ReleaseSlow(dmakit::frag::Page*, unsigned int)",
+    "dmakit::frag::Returner::Return(dmakit::frag::Page*)",
+    "dmakit::frag::Returner::Flush()",
+};
+
+std::string Run(const std::string& command) {
+  std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
+  std::string out;
+  std::array<char, 1 << 16> buffer;
+  while (pipe != nullptr) {
+    const size_t n = fread(buffer.data(), 1, buffer.size(), pipe.get());
+    if (n == 0) break;
+    out.append(buffer.data(), n);
+  }
+  return out;
+}
+
+const Code& Probe() {
+  static const Code code = [] {
+    Code read;
+    std::istringstream lines(Run("objdump -d -C --no-show-raw-insn tests/nic/enic/hot_path_probe"));
+    std::string line, function;
+    while (std::getline(lines, line)) {
+      const size_t open = line.find(" <");
+      if (!line.empty() && line[0] == '0' && line.ends_with(">:")) {
+        function = line.substr(open + 2, line.size() - open - 4);
+      } else if (const size_t tab = line.find(":\t"); tab != std::string::npos) {
+        read[function].push_back(line.substr(tab + 2));
+      }
+    }
+    return read;
+  }();
+  return code;
+}
+
+// The function a direct call or jump goes to; empty for other instructions and jumps inside.
+std::string Target(const std::string& instruction, const std::string& function) {
+  if (instruction[0] != 'j' && !instruction.starts_with("call")) return "";
+  const size_t open = instruction.find('<');
+  if (open == std::string::npos || !instruction.ends_with(">")) return "";
+  std::string name = instruction.substr(open + 1, instruction.size() - open - 2);
+  if (const size_t plus = name.rfind("+0x"); plus != std::string::npos) name.resize(plus);
+  return name == function ? "" : name;
+}
+
+struct Found {
+  std::vector<std::string> locked;
+  std::vector<std::string> indirect;
+  std::set<std::string> outside;  // reached, and neither ours nor named above
+  std::set<std::string> page_level;
+};
+
+Found Read(const std::string& start) {
+  Found found;
+  std::set<std::string> seen;
+  std::deque<std::string> todo{start};
+  while (!todo.empty()) {
+    const std::string function = todo.front();
+    todo.pop_front();
+    if (!seen.insert(function).second) continue;
+    if (kPageLevel.count(function) != 0) {
+      found.page_level.insert(function);
+      continue;
+    }
+    const auto at = Probe().find(function);
+    const bool ours = function.find("dmakit::") != std::string::npos ||
+                      function.starts_with("probe_") || function.starts_with("control_");
+    if (at == Probe().end() || !ours) {
+      found.outside.insert(function);
+      continue;
+    }
+    for (const std::string& i : at->second) {
+      const bool exchange = i.starts_with("xchg") && i.find('(') != std::string::npos;
+      if (i.starts_with("lock ") || exchange || i.find("fence") != std::string::npos) {
+        found.locked.push_back(function + ": " + i);
+      }
+      if ((i.starts_with("call") || i.starts_with("jmp")) && i.find('*') < i.find('<')) {
+        found.indirect.push_back(function + ": " + i);
+      }
+      if (std::string to = Target(i, function); !to.empty()) todo.push_back(to);
+    }
+  }
+  return found;
+}
+
+void Show(const Found& found) {
+  for (const std::string& s : found.locked) UNSCOPED_INFO("locked: " << s);
+  for (const std::string& s : found.indirect) UNSCOPED_INFO("indirect: " << s);
+  for (const std::string& s : found.outside) UNSCOPED_INFO("outside: " << s);
+}
+
+#if defined(__x86_64__)
+
+TEST_CASE("the datapath has no locked instruction, no allocation, and one register write") {
+  REQUIRE(Probe().size() > 10);  // objdump is there and understood
+  struct Path {
+    const char* probe;
+    size_t register_writes;  // MmioRegion's call into a model
+  };
+  for (const Path& path :
+       {Path{"probe_receive", 1}, Path{"probe_transmit", 1}, Path{"probe_reap", 0}}) {
+    INFO(path.probe);
+    const Found found = Read(path.probe);
+    Show(found);
+    CHECK(found.locked.empty());
+    CHECK(found.indirect.size() == path.register_writes);
+    CHECK(found.outside.empty());
+  }
+}
+
+TEST_CASE("what the datapath leaves to frag is what is named here") {
+  CHECK(Read("probe_receive").page_level ==
+        std::set<std::string>{
+            "dmakit::frag::FragAllocator::AllocateSlow()",
+            "dmakit::frag::PagePool::ReleaseSlow(dmakit::frag::Page*, unsigned int)"});
+  CHECK(Read("probe_reap").page_level ==
+        std::set<std::string>{"dmakit::frag::Returner::Return(dmakit::frag::Page*)",
+                              "dmakit::frag::Returner::Flush()"});
+}
+
+TEST_CASE("the reader finds what it looks for") {
+  for (const char* control : {"control_add", "control_seq_cst_store", "control_fence"}) {
+    INFO(control);
+    CHECK(Read(control).locked.size() == 1);
+  }
+  CHECK(Read("control_virtual").indirect.size() == 1);
+  CHECK_FALSE(Read("control_allocation").outside.empty());
+  CHECK_FALSE(Read("control_status").outside.empty());
+  CHECK(Read("control_hidden").locked.size() == 1);
+  CHECK(Read("control_hidden").indirect.size() == 1);
+  CHECK_FALSE(Read("no_such_function").outside.empty());
+}
+
+#endif
+
+}  // namespace
