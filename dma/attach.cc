@@ -171,7 +171,6 @@ absl::Status SpaceState::ExcludeOne(const DeviceState& device, const Interval& h
   for (int attempt = 1;; ++attempt) {
     const Intervals pieces = Subtract(Intersect(usable, {hole}), excluded);
     if (pieces.empty()) return absl::OkStatus();
-    if (attempt == 1) iova->ReclaimAll();
     std::optional<Range> in_the_way;
     iova->ForEachLive([&](const Range& range) {
       const Interval interval{range.base, range.last()};

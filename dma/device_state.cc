@@ -56,7 +56,7 @@ void DeviceState::CountFailure() {
 }
 
 absl::StatusOr<Range> DeviceState::AllocateIova(Bytes size, Bytes alignment, iova::Cache* cache) {
-  if (cache != nullptr && cache->highest() <= ceiling) return cache->Allocate(size, alignment);
+  if (cache != nullptr) return cache->Allocate(size, alignment);
   return iova->Allocate({.size = size, .alignment = alignment, .highest = ceiling});
 }
 

@@ -108,6 +108,7 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   void Insert(LiveMapping mapping);
   void CountFailure();
 
+  // `cache`: none, or one whose ceiling is not above the device's.
   absl::StatusOr<Range> AllocateIova(Bytes size, Bytes alignment, iova::Cache* cache);
   void FreeIova(const Range& range, iova::Cache* cache);
 

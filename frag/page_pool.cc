@@ -30,7 +30,7 @@ absl::Status CheckOrder(const PagePool::Options& options, unsigned order) {
   return absl::OkStatus();
 }
 
-absl::Status CheckOptions(const dma::AddressSpace& space, const PagePool::Options& options) {
+absl::Status CheckOptions(const PagePool::Options& options) {
   if (options.min_order > kMaxOrder) {
     return absl::InvalidArgumentError(absl::StrCat("page pool ", options.label, ": min_order ",
                                                    options.min_order, ": must be at most ",
@@ -41,12 +41,6 @@ absl::Status CheckOptions(const dma::AddressSpace& space, const PagePool::Option
     return absl::InvalidArgumentError(absl::StrCat(
         "page pool ", options.label, ": teardown_deadline ", options.teardown_deadline.count(),
         " ns: must not be negative; 0 waits for nothing"));
-  }
-  if (!space.has_devices()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("page pool ", options.label,
-                     ": the address space has no device yet; attach one first, its limits decide "
-                     "which IOVAs pages may have"));
   }
   return absl::OkStatus();
 }
@@ -64,7 +58,7 @@ absl::Status CheckGranule(dma::AddressSpace& space, const PagePool::Options& opt
 
 absl::StatusOr<std::unique_ptr<PagePool>> PagePool::Create(dma::AddressSpace& space,
                                                            Options options) {
-  if (absl::Status s = CheckOptions(space, options); !s.ok()) return s;
+  if (absl::Status s = CheckOptions(options); !s.ok()) return s;
   if (absl::Status s = CheckGranule(space, options); !s.ok()) return s;
   absl::StatusOr<std::unique_ptr<iova::Cache>> iovas = space.NewCache(options.label);
   if (!iovas.ok()) return iovas.status();

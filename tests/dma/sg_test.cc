@@ -133,10 +133,10 @@ TEST_CASE("Neighbours merge only while the whole entry fits; a longer entry is s
 
 TEST_CASE("No segment crosses a multiple of the boundary; a list that fits below it is not cut") {
   Sg f(Bytes(1ull << 32), Bytes(16384));
+  std::vector<SgMapping> held;
   for (int i = 0; i < 5; ++i) {
-    const List small{f.buffer.part(4096 * i, 3 * 4096)};
-    SgMapping sg = f.Map(small);
-    CHECK(sg.segments().size() == 1);
+    held.push_back(f.Map({f.buffer.part(4096 * i, 3 * 4096)}));
+    CHECK(held.back().segments().size() == 1);
   }
   const List list{f.buffer.part(100, 40000)};
   SgMapping sg = f.Map(list);

@@ -419,6 +419,7 @@ TEST_CASE("after the deadline what is out is quarantined, and a late return find
   CHECK(rig.waiter.pauses == 20);
   CHECK(rig.space->quarantine().count() == 2);
   CHECK(rig.memory.blocks() == 2);
+  CHECK(rig.space->iova_space().stats().caches == 0);
   CHECK(rig.Write(iova, 9));  // the device still had it: no fault, and nobody else's memory
   CHECK(rig.iommu->faults().empty());
   CHECK(fragment.bytes().size() == 64);

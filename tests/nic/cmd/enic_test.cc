@@ -123,6 +123,11 @@ TEST_CASE("several queues lose nothing and keep each flow in order") {
     const auto stats = Stats();
     CHECK(stats["frames_out"] == 4000);
     CHECK(stats["ports"][0]["queues"].size() == static_cast<size_t>(queues));
+    for (const auto& queue : stats["ports"][0]["queues"]) {
+      // One thread receives and transmits: every page came back without an atomic.
+      CHECK(queue["pool"]["recycle_cached"] > 0);
+      CHECK(queue["pool"]["recycle_ring"] == 0);
+    }
     const auto out = ReadFrames(TempPath("out.pcap"));
     REQUIRE(out.has_value());
     std::map<int, uint32_t> last;  // frame number by flow
