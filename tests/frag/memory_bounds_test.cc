@@ -83,6 +83,7 @@ struct Traffic {
   uint32_t in_flight = 64;
   bool other_thread = false;  // completions come back through a Returner
   uint64_t fewest_posted = ~uint64_t{0};
+  uint64_t atomics = 0;
 
   void Run(PagePool& pool, FragAllocator& cutter, uint64_t packets) {
     std::deque<Fragment> posted, sent;
@@ -112,6 +113,7 @@ struct Traffic {
       refill();
       fewest_posted = std::min<uint64_t>(fewest_posted, posted.size());
     }
+    atomics = returner.atomics();
     for (const Fragment& fragment : sent) give_back(fragment);
     for (const Fragment& fragment : posted) give_back(fragment);
     returner.Flush();
@@ -142,8 +144,14 @@ TEST_CASE("under traffic: at most two extra pages per queue, and no map per pack
   CHECK(rig.domain.stats().invalidations == 0);
   // What is in the transmit ring is missing in the receive ring, and the rest of two pages.
   INFO("MTU " << mtu << " order " << order << " burst " << burst << ": fewest posted "
-              << traffic.fewest_posted);
+              << traffic.fewest_posted << ", atomics per packet "
+              << static_cast<double>(traffic.atomics) / kPackets << ", pages " << warm.pages_peak
+              << " for " << ring_pages);
   CHECK(traffic.fewest_posted + 64 + 2 * per_page >= kRing);
+
+  // Two atomics for each page of a burst, on the returning side only.
+  CHECK(traffic.atomics <= kPackets / burst * 2 * (burst / per_page + 2));
+  if (!other_thread) CHECK(traffic.atomics == 0);
 
   // Steady state: nothing is mapped, unmapped or invalidated, however many packets more.
   traffic.Run(*pool, cutter, 3 * kPackets);
