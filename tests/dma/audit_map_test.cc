@@ -62,9 +62,9 @@ TEST_CASE("Class 9: one entry of a list on the stack is enough") {
 TEST_CASE("Class 10: read-only data, and program text") {
   RealMemory r;
   SECTION("data") {
-    REQUIRE(r.nic->Unmap(*r.nic->MapToDevice(std::as_bytes(std::span(kConstant, 64)),
-                                             {.owner = "tx1"}))
-                .ok());
+    REQUIRE(
+        r.nic->Unmap(*r.nic->MapToDevice(std::as_bytes(std::span(kConstant, 64)), {.owner = "tx1"}))
+            .ok());
   }
   SECTION("text") {
     const auto* code = reinterpret_cast<const std::byte*>(&testing::Silent);

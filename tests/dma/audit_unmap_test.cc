@@ -123,9 +123,7 @@ TEST_CASE("Class 4: a single mapping, a list, a block and a resource end with th
   SECTION("block as single") {
     CHECK_FALSE(r.raw.UnmapSingle(block.iova, Bytes(256), Direction::kBidirectional).ok());
   }
-  SECTION("single as resource") {
-    CHECK_FALSE(r.raw.UnmapResource(single, Bytes(64), kTo).ok());
-  }
+  SECTION("single as resource") { CHECK_FALSE(r.raw.UnmapResource(single, Bytes(64), kTo).ok()); }
   SECTION("resource as block") {
     CHECK_FALSE(r.raw.FreeCoherent(Bytes(4096), nullptr, window).ok());
   }
