@@ -41,6 +41,12 @@ void SpaceState::CountWatchers() {
   watchers.store(static_cast<size_t>(count), std::memory_order_relaxed);
 }
 
+bool SpaceState::FreeParked() const {
+  bool any = false;
+  for (const auto& device : devices) any |= device->FreeParked();
+  return any;
+}
+
 // The space ends: devices go, handles die, what waits is flushed, what is held is let go or
 // reported.
 void SpaceState::Close() {
@@ -181,9 +187,13 @@ absl::StatusOr<SharedRange> AddressSpace::Reserve(Bytes size, Bytes alignment,
   }
   alignment = std::max(alignment, state.granule);
   const bool fits = cache != nullptr && cache->highest() <= state.ceiling;
-  absl::StatusOr<Range> iova =
-      fits ? cache->Allocate(size, alignment)
-           : state.iova->Allocate({.size = size, .alignment = alignment, .highest = state.ceiling});
+  const auto allocate = [&] {
+    return fits ? cache->Allocate(size, alignment)
+                : state.iova->Allocate(
+                      {.size = size, .alignment = alignment, .highest = state.ceiling});
+  };
+  absl::StatusOr<Range> iova = allocate();
+  if (absl::IsResourceExhausted(iova.status()) && state.FreeParked()) iova = allocate();
   if (!iova.ok()) {
     return internal::Annotate(iova.status(), absl::StrCat("page range for '", name, "'"));
   }

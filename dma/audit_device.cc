@@ -120,6 +120,7 @@ void DeviceAudit::Import(const MappingEvent& event) {
   if (gone_.contains(base) || live_.contains(base)) return;
   AuditRecord& record = Add(event);
   record.pre_existing = true;
+  record.red_zones = {};  // nobody filled them
   record.Note(What::kImported, call.now, record.used);
   for (const auto& piece : record.pieces) lines_.Insert(CacheLines::Cover(piece, &record));
 }

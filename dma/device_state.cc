@@ -61,7 +61,10 @@ absl::StatusOr<Range> DeviceState::AllocateIova(Bytes size, Bytes alignment, iov
     return iova->Allocate({.size = size, .alignment = alignment, .highest = ceiling});
   };
   absl::StatusOr<Range> range = allocate();
-  if (absl::IsResourceExhausted(range.status()) && FreeParked()) range = allocate();
+  if (absl::IsResourceExhausted(range.status())) {
+    std::shared_lock<TopologyMutex> lock(space->topology);
+    if (space->FreeParked()) range = allocate();
+  }
   return range;
 }
 

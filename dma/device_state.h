@@ -192,6 +192,7 @@ struct SpaceState : std::enable_shared_from_this<SpaceState> {
   host::Clock& clock() { return options.clock != nullptr ? *options.clock : system_clock; }
   std::atomic<size_t> watchers{0};  // devices with an observer
   void CountWatchers();             // with topology exclusive
+  bool FreeParked() const;          // of all devices; with topology held
 
   void Report(std::string_view line) const;
   DomainUse* FindUse(const Domain* domain);

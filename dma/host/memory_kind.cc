@@ -130,7 +130,7 @@ MemoryKind ProcessMemory::Classify(std::span<const std::byte> memory) {
   if (memory.empty()) return MemoryKind::kOrdinary;
   const auto first = reinterpret_cast<uintptr_t>(memory.data());
   std::lock_guard<std::mutex> lock(impl_->mutex);
-  if (++impl_->asked > impl_->refresh || impl_->regions.empty()) impl_->Read();
+  if (++impl_->asked >= impl_->refresh || impl_->regions.empty()) impl_->Read();
   return std::max(impl_->At(first), impl_->At(first + (memory.size() - 1)));
 }
 

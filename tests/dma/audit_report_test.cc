@@ -159,7 +159,7 @@ TEST_CASE("The last 16 events of the mapping, oldest first, and no other's") {
     const AuditEvent& event = report.history[i];
     CHECK(event.range.base < m.iova() + Bytes(100));
     if (i > 0) CHECK(event.at >= report.history[i - 1].at);
-    CHECK((event.what == AuditEvent::What::kSyncForDevice) == (i % 2 == 1 || i == 15));
+    CHECK((event.what == AuditEvent::What::kSyncForDevice) == (i % 2 == 0 || i == 15));
   }
   CHECK(report.history.back().range == Range{m.iova() + Bytes(42), Bytes(1)});
   CHECK(report.history.front().at == Nanos{600});
