@@ -90,7 +90,7 @@ class Audit {
   struct Options {
     size_t max_reports = 256;  // kept; later ones are only counted (and given to the sink)
     // Mappings that are gone but remembered, per device, to name them when a fault comes late.
-    size_t max_retired = 1024;
+    size_t max_retired = 256;
     size_t max_per_line = 8;        // live mappings of a cache line, see kCacheLineMappedOften
     uint64_t sample_one_in = 1000;  // mappings ended strictly under deferred policy too; 0: none
     // Copies what the device only reads and compares it later, fills and checks red zones.

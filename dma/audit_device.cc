@@ -42,8 +42,10 @@ void DeviceAudit::Stop() {
   device_ = nullptr;
   for (const auto& [base, post] : posts_) Unguard(call, post);
   posts_.clear();
-  lines_ = {};
+  read_lines_ = {};
+  written_lines_ = {};
   live_.clear();
+  sampled_live_.store(0, std::memory_order_relaxed);
 }
 
 const Device* DeviceAudit::device() const {
@@ -122,11 +124,12 @@ void DeviceAudit::Import(const MappingEvent& event) {
   record.pre_existing = true;
   record.red_zones = {};  // nobody filled them
   record.Note(What::kImported, call.now, record.used);
-  for (const auto& piece : record.pieces) lines_.Insert(CacheLines::Cover(piece, &record));
+  for (const auto& piece : record.pieces) LinesOf(record).Insert(CacheLines::Cover(piece, &record));
 }
 
 void DeviceAudit::Retire(AuditRecord& record) {
-  for (const auto& piece : record.pieces) lines_.Erase(CacheLines::Cover(piece, &record));
+  if (record.sampled) sampled_live_.fetch_sub(1, std::memory_order_relaxed);
+  for (const auto& piece : record.pieces) LinesOf(record).Erase(CacheLines::Cover(piece, &record));
   const auto it = live_.find(record.range.base.value());
   retired_.push_back(std::move(it->second));
   live_.erase(it);
@@ -182,6 +185,7 @@ void DeviceAudit::OnMap(const Device&, const MappingEvent& event) {
   record.Note(What::kMapped, call.now, record.used);
   const uint64_t interval = context_.options.sample_one_in;
   record.sampled = interval != 0 && ++maps_ % interval == 0;
+  if (record.sampled) sampled_live_.fetch_add(1, std::memory_order_relaxed);
   if (record.streaming()) {
     CheckMemory(call, record, kind, reachable);
     CheckLines(call, record);
@@ -239,18 +243,22 @@ void DeviceAudit::CheckLines(Call& call, AuditRecord& record) {
   size_t most = 0;
   for (const auto& piece : record.pieces) {
     const CacheLines::Span span = CacheLines::Cover(piece, &record);
-    lines_.ForOverlapping(span, [&](const AuditRecord* other) {
-      if (other->direction == Direction::kToDevice) return true;
-      written = other;
+    const AuditRecord* found = nullptr;
+    written_lines_.ForOverlapping(span, [&](const AuditRecord* other) {
+      found = other;
       return false;
     });
     size_t count = 1;
+    const auto add = [&](const AuditRecord*) { return ++count <= context_.options.max_per_line; };
     const CacheLines::Span line{span.first, span.first + (kCacheLine - 1), nullptr};
-    lines_.ForOverlapping(
-        line, [&](const AuditRecord*) { return ++count <= context_.options.max_per_line; });
+    read_lines_.ForOverlapping(line, add);
+    if (found != nullptr) {
+      written_lines_.ForOverlapping(line, add);
+      written = found;
+    }
     most = std::max(most, count);
   }
-  for (const auto& piece : record.pieces) lines_.Insert(CacheLines::Cover(piece, &record));
+  for (const auto& piece : record.pieces) LinesOf(record).Insert(CacheLines::Cover(piece, &record));
   if (written != nullptr) {
     Report(call, AuditCode::kSharedCacheLine, &record,
            absl::StrCat(Describe(record), " has a cache line in common with the live ",
@@ -277,7 +285,7 @@ void DeviceAudit::CheckBudget(Call& call, const AuditRecord& record) {
 // --- Unmaps ----------------------------------------------------------------------------------
 
 bool DeviceAudit::WantsStrict(const Device&, Range range) {
-  if (context_.options.sample_one_in == 0) return false;
+  if (sampled_live_.load(std::memory_order_relaxed) == 0) return false;
   std::lock_guard<std::mutex> lock(mutex_);
   const AuditRecord* const record = FindAt(range.base);
   return record != nullptr && record->sampled;

@@ -11,6 +11,7 @@
 #define DMAKIT_DMA_AUDIT_DEVICE_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -133,6 +134,9 @@ class DeviceAudit final : public Observer, public FaultListener {
   void CheckLines(Call& call, AuditRecord& record);
   void CheckBudget(Call& call, const AuditRecord& record);
   void Retire(AuditRecord& record);
+  CacheLines& LinesOf(const AuditRecord& record) {
+    return record.direction == Direction::kToDevice ? read_lines_ : written_lines_;
+  }
 
   void TakeCopy(AuditRecord& record);
   void RefreshCopy(AuditRecord& record, Range range);
@@ -165,9 +169,11 @@ class DeviceAudit final : public Observer, public FaultListener {
   absl::btree_map<uint64_t, std::unique_ptr<AuditRecord>> live_;  // by range.base
   std::deque<std::unique_ptr<AuditRecord>> retired_;              // oldest first
   std::vector<std::unique_ptr<AuditRecord>> spare_;
-  CacheLines lines_;
-  Posts posts_;  // by range.base
+  CacheLines read_lines_;     // of live streaming mappings that the device only reads
+  CacheLines written_lines_;  // of all others
+  Posts posts_;               // by range.base
   uint64_t maps_ = 0;
+  std::atomic<uint64_t> sampled_live_{0};  // written with the lock
   uint64_t unexplained_faults_ = 0;
   bool budget_warned_ = false;
 };

@@ -112,14 +112,20 @@ struct ProcessMemory::Impl {
     --it;
     return address <= it->last ? &*it : nullptr;
   }
-  MemoryKind At(uintptr_t address) {
-    if (OnOwnStack(address)) return MemoryKind::kStack;
-    const Region* region = Find(address);
-    if (region == nullptr) {
-      Read();
-      region = Find(address);
-    }
-    return region == nullptr ? MemoryKind::kUnmapped : region->kind;
+  MemoryKind Of(uintptr_t first, uintptr_t last) {
+    if (OnOwnStack(first) || OnOwnStack(last)) return MemoryKind::kStack;
+    const Region* region = Look(first);
+    if (region == nullptr) return MemoryKind::kUnmapped;
+    if (last <= region->last) return region->kind;
+    const MemoryKind kind = region->kind;
+    region = Look(last);
+    return region == nullptr ? MemoryKind::kUnmapped : std::max(kind, region->kind);
+  }
+  const Region* Look(uintptr_t address) {
+    const Region* const region = Find(address);
+    if (region != nullptr) return region;
+    Read();
+    return Find(address);
   }
 };
 
@@ -131,7 +137,7 @@ MemoryKind ProcessMemory::Classify(std::span<const std::byte> memory) {
   const auto first = reinterpret_cast<uintptr_t>(memory.data());
   std::lock_guard<std::mutex> lock(impl_->mutex);
   if (++impl_->asked >= impl_->refresh || impl_->regions.empty()) impl_->Read();
-  return std::max(impl_->At(first), impl_->At(first + (memory.size() - 1)));
+  return impl_->Of(first, first + (memory.size() - 1));
 }
 
 uint64_t ProcessMemory::reads() const {
