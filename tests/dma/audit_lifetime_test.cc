@@ -3,6 +3,8 @@
 // Audit classes 23 and 26, and what else depends on when something was mapped and unmapped: late
 // attach, detach, and mappings that are sampled.
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
 #include "dma/ring_pool.h"
 #include "tests/dma/audit_testing.h"
@@ -112,6 +114,18 @@ TEST_CASE("A fault where nothing was mapped, or without the right to, is only co
   CHECK(r.audit.unexplained_faults() == 2);
 }
 
+TEST_CASE("Class 26: a fault at an address that is mapped again is not the old mapping's") {
+  AuditRig r;
+  Mapping m = r.Map(r.buffer.part(0, 100), kTo, "old");
+  const Iova at = m.iova();
+  r.Unmap(std::move(m));
+  Mapping again = r.Map(r.buffer.part(0, 100), kTo, "new");
+  REQUIRE(again.iova() == at);
+  CHECK_FALSE(r.DeviceWrites(at, 1));  // it may only read
+  CHECK(Silent(r.audit));
+  CHECK(r.audit.unexplained_faults() == 1);
+}
+
 TEST_CASE("Two devices on one domain: a late access is reported by the one whose mapping it was") {
   AuditRig r;
   auto other = r.space->Attach({.name = "nic1", .domain = r.iommu.get()});
@@ -159,6 +173,34 @@ TEST_CASE("Attached late: what is live is imported and marked, and its mistakes 
     CHECK(r.audit.live() == 0);
     CHECK(Silent(r.audit));
   }
+}
+
+TEST_CASE("Attached while packet pages come and go: none is missed, none stays behind") {
+  AuditRig r;
+  r.audit.Detach(*r.nic);
+  auto fixed = r.space->Reserve(Bytes(4096), Bytes(0), "pool");
+  REQUIRE(fixed->Map(r.buffer.view(0, 4096)).ok());
+  auto moving = r.space->Reserve(Bytes(4096), Bytes(0), "pool");
+  std::atomic<bool> stop{false};
+  std::thread pool([&] {
+    while (!stop.load()) {
+      if (!moving->Map(r.buffer.view(4096, 4096)).ok()) std::abort();
+      if (!moving->Unmap(Policy::kStrict).ok()) std::abort();
+    }
+  });
+  bool right = true;
+  for (int i = 0; i < 200; ++i) {
+    if (!r.audit.Attach(*r.nic).ok()) std::abort();
+    std::this_thread::yield();
+    right = right && r.audit.live() <= 2;
+    r.audit.Detach(*r.nic);
+  }
+  REQUIRE(r.audit.Attach(*r.nic).ok());
+  stop.store(true);
+  pool.join();
+  CHECK(right);
+  CHECK(r.audit.live() == 1);
+  CHECK(Silent(r.audit));
 }
 
 TEST_CASE("Detached, it hears nothing; one observer at a time; it may be attached again") {

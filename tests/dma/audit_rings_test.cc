@@ -193,6 +193,16 @@ TEST_CASE("Class 27: written beside a mapping, within its granule") {
   }
 }
 
+TEST_CASE("Class 27: red zones of a mapping from before the audit were never filled") {
+  AuditRig r({.audit = {.checked = true}});
+  r.audit.Detach(*r.nic);
+  Mapping m = r.Map(r.buffer.part(128, 256), kFrom, "rx1", {.before = 64, .after = 64});
+  REQUIRE(r.audit.Attach(*r.nic).ok());
+  REQUIRE(m.SyncForCpu(0, 256).ok());
+  r.Unmap(std::move(m));
+  CHECK(Silent(r.audit));
+}
+
 TEST_CASE("Class 28: a page recycled while a fragment of it is posted") {
   const Policy policy = GENERATE(Policy::kPersistent, Policy::kStrict);
   RingRig r;
