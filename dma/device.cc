@@ -148,7 +148,8 @@ void Device::ForEachLive(const std::function<void(const MappingEvent&)>& visit) 
     for (const auto& [base, mapping] : state_->live) copy.push_back(mapping);
   }
   {
-    std::shared_lock<internal::TopologyMutex> lock(state_->space->topology);
+    // Exclusive: the pages' own threads change them with the lock shared.
+    std::lock_guard<internal::TopologyMutex> lock(state_->space->topology);
     for (const auto& record : state_->space->Records()) {
       if (!record->translation.Translates(&state_->domain())) continue;
       copy.push_back({.kind = MappingKind::kPage,
