@@ -2,6 +2,7 @@
 //
 // Audit classes 25, 27, 28, 29 and 31: buffers in the hands of a ring, what is beside them, and the
 // pages they are cut from.
+#include <cstring>
 #include <thread>
 
 #include "dma/host/page_guard.h"
@@ -195,6 +196,7 @@ TEST_CASE("Class 27: written beside a mapping, within its granule") {
 
 TEST_CASE("Class 27: red zones of a mapping from before the audit were never filled") {
   AuditRig r({.audit = {.checked = true}});
+  std::memset(r.buffer.data(), 0, 4096);
   r.audit.Detach(*r.nic);
   Mapping m = r.Map(r.buffer.part(128, 256), kFrom, "rx1", {.before = 64, .after = 64});
   REQUIRE(r.audit.Attach(*r.nic).ok());
