@@ -35,6 +35,18 @@ void SpaceState::Report(std::string_view line) const {
   }
 }
 
+void SpaceState::CountWatchers() {
+  const auto count = std::count_if(devices.begin(), devices.end(),
+                                   [](const auto& device) { return device->watcher() != nullptr; });
+  watchers.store(static_cast<size_t>(count), std::memory_order_relaxed);
+}
+
+bool SpaceState::FreeParked() const {
+  bool any = false;
+  for (const auto& device : devices) any |= device->FreeParked();
+  return any;
+}
+
 // The space ends: devices go, handles die, what waits is flushed, what is held is let go or
 // reported.
 void SpaceState::Close() {
@@ -148,7 +160,8 @@ absl::StatusOr<std::unique_ptr<AddressSpace>> AddressSpace::Create(Options optio
   return space;
 }
 
-AddressSpace::AddressSpace(std::shared_ptr<SpaceState> state) : state_(std::move(state)) {}
+AddressSpace::AddressSpace(std::shared_ptr<SpaceState> state)
+    : state_(std::move(state)), watchers_(&state_->watchers) {}
 AddressSpace::~AddressSpace() { state_->Close(); }
 
 absl::StatusOr<std::unique_ptr<Device>> AddressSpace::Attach(DeviceOptions options) {
@@ -174,9 +187,13 @@ absl::StatusOr<SharedRange> AddressSpace::Reserve(Bytes size, Bytes alignment,
   }
   alignment = std::max(alignment, state.granule);
   const bool fits = cache != nullptr && cache->highest() <= state.ceiling;
-  absl::StatusOr<Range> iova =
-      fits ? cache->Allocate(size, alignment)
-           : state.iova->Allocate({.size = size, .alignment = alignment, .highest = state.ceiling});
+  const auto allocate = [&] {
+    return fits ? cache->Allocate(size, alignment)
+                : state.iova->Allocate(
+                      {.size = size, .alignment = alignment, .highest = state.ceiling});
+  };
+  absl::StatusOr<Range> iova = allocate();
+  if (absl::IsResourceExhausted(iova.status()) && state.FreeParked()) iova = allocate();
   if (!iova.ok()) {
     return internal::Annotate(iova.status(), absl::StrCat("page range for '", name, "'"));
   }
@@ -214,6 +231,20 @@ iova::Space& AddressSpace::iova_space() {
 bool AddressSpace::has_devices() const {
   std::shared_lock<TopologyMutex> lock(state_->topology);
   return !state_->devices.empty();
+}
+
+void AddressSpace::TellRecycled(Range page, std::string_view owner) const {
+  std::shared_lock<TopologyMutex> lock(state_->topology);
+  for (const auto& device : state_->devices) {
+    if (Observer* o = device->watcher()) o->OnRecycled(*device->self, page, owner);
+  }
+}
+
+void AddressSpace::TellMisuse(const Misuse& misuse) const {
+  std::shared_lock<TopologyMutex> lock(state_->topology);
+  for (const auto& device : state_->devices) {
+    if (Observer* o = device->watcher()) o->OnMisuse(*device->self, misuse);
+  }
 }
 
 Bytes AddressSpace::granule() const {

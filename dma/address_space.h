@@ -10,6 +10,7 @@
 #ifndef DMAKIT_DMA_ADDRESS_SPACE_H_
 #define DMAKIT_DMA_ADDRESS_SPACE_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -123,6 +124,11 @@ class AddressSpace {
   host::MemorySource& memory() const;
   iova::Space& iova_space();  // exists from the first Attach on
   bool has_devices() const;
+  // Whether a device has an observer; what a pool asks before it makes up something to tell.
+  bool watched() const { return watchers_->load(std::memory_order_relaxed) != 0; }
+  // To the observers of all devices. Any thread that holds no lock of the space.
+  void TellRecycled(Range page, std::string_view owner) const;
+  void TellMisuse(const Misuse& misuse) const;
   // Of page ranges, in size and memory address: the coarsest of the devices' domains.
   Bytes granule() const;
   FlushQueue* flush_queue();  // nullptr under strict
@@ -132,6 +138,7 @@ class AddressSpace {
  private:
   explicit AddressSpace(std::shared_ptr<internal::SpaceState> state);
   std::shared_ptr<internal::SpaceState> state_;
+  const std::atomic<size_t>* watchers_;  // in state_
 };
 
 }  // namespace dmakit::dma

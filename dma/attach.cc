@@ -317,6 +317,7 @@ void SpaceState::Remove(DeviceState& device, std::vector<std::string>* lines) {
   device.self = nullptr;
   devices.erase(std::find_if(devices.begin(), devices.end(),
                              [&](const auto& other) { return other.get() == &device; }));
+  CountWatchers();
   RecomputeLimits();
 }
 

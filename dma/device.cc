@@ -62,6 +62,11 @@ class Making {
     device_.Insert(std::move(mapping));
     observing->OnMap(*device_.self, device_.Event(copy, list));
   }
+  // The domain did not map it.
+  void Refused(const LiveMapping& mapping, std::span<const std::span<std::byte>> list) {
+    Observer* const observing = device_.watcher();
+    if (observing != nullptr) observing->OnMapFailed(*device_.self, device_.Event(mapping, list));
+  }
 
  private:
   DeviceState& device_;
@@ -115,7 +120,8 @@ absl::Status CheckCoherent(const DeviceState& device, const CoherentOptions& opt
 
 }  // namespace
 
-Device::Device(std::shared_ptr<DeviceState> state) : state_(std::move(state)) {}
+Device::Device(std::shared_ptr<DeviceState> state)
+    : state_(std::move(state)), watch_(&state_->observer) {}
 Device::~Device() { state_->Detach(); }
 
 std::string_view Device::name() const { return state_->options.name; }
@@ -124,10 +130,10 @@ AddressSpace& Device::address_space() const { return *state_->space->self; }
 Waiter& Device::waiter() const {
   return state_->options.waiter != nullptr ? *state_->options.waiter : SystemWaiter();
 }
-Observer* Device::observer() const { return state_->watcher(); }
 void Device::set_observer(Observer* observer) {
   std::lock_guard<internal::TopologyMutex> lock(state_->space->topology);
   state_->observer.store(observer, std::memory_order_relaxed);
+  state_->space->CountWatchers();
 }
 
 DeviceStats Device::stats() const {
@@ -142,13 +148,15 @@ void Device::ForEachLive(const std::function<void(const MappingEvent&)>& visit) 
     for (const auto& [base, mapping] : state_->live) copy.push_back(mapping);
   }
   {
-    std::shared_lock<internal::TopologyMutex> lock(state_->space->topology);
+    // Exclusive: the pages' own threads change them with the lock shared.
+    std::lock_guard<internal::TopologyMutex> lock(state_->space->topology);
     for (const auto& record : state_->space->Records()) {
       if (!record->translation.Translates(&state_->domain())) continue;
       copy.push_back({.kind = MappingKind::kPage,
                       .range = record->range,
                       .memory = record->memory,
-                      .owner = record->owner});
+                      .owner = record->owner,
+                      .used = record->range});
     }
   }
   std::sort(copy.begin(), copy.end(),
@@ -173,17 +181,20 @@ absl::StatusOr<Mapping> Device::Map(std::span<std::byte> memory, Direction direc
 
   const Range range{iova->base, Bytes(covered->size)};
   const MemoryView view = MemoryView::Of({covered->memory, covered->size});
+  LiveMapping live{.kind = options.resource ? MappingKind::kResource : MappingKind::kSingle,
+                   .range = range,
+                   .iova = *iova,
+                   .direction = direction,
+                   .memory = view,
+                   .owner = owner,
+                   .used = {range.base + Bytes(covered->offset), Bytes(memory.size())},
+                   .red_zones = options.red_zones};
   if (absl::Status s = device.domain().Map(range, view, AccessFor(direction)); !s.ok()) {
+    making.Refused(live, {});
     device.FreeIova(*iova, cache);
     return failed(s);
   }
-  making.Done({.kind = MappingKind::kSingle,
-               .range = range,
-               .iova = *iova,
-               .direction = direction,
-               .memory = view,
-               .owner = owner},
-              {});
+  making.Done(std::move(live), {});
   Mapping mapping;
   mapping.device_ = state_;
   mapping.iova_ = range.base + Bytes(covered->offset);
@@ -228,13 +239,16 @@ absl::StatusOr<SgMapping> Device::MapSg(std::span<const std::span<std::byte>> en
                    .iova = *iova,
                    .direction = direction,
                    .entries = entries.size(),
-                   .owner = std::string(options.owner)};
+                   .owner = std::string(options.owner),
+                   .used = {iova->base, Bytes(plan->size)}};
   Translation translation(live.range);
   for (const internal::SgRun& run : plan->runs) {
     absl::Status s =
         translation.Map(device.domain(), {live.range.base + Bytes(run.offset), Bytes(run.size)},
                         MemoryView::Of({run.memory, run.size}), AccessFor(direction));
-    if (!s.ok()) return failed(Unwind(device, live, std::move(translation), cache, s));
+    if (s.ok()) continue;
+    making.Refused(live, entries);
+    return failed(Unwind(device, live, std::move(translation), cache, s));
   }
   SgMapping mapping;
   mapping.range_ = live.range;
@@ -290,7 +304,8 @@ absl::StatusOr<CoherentBlock> Device::AllocateCoherent(const CoherentOptions& op
                .iova = *iova,
                .memory = whole,
                .owner = options.label,
-               .block = block.memory_},
+               .block = block.memory_,
+               .used = {range.base, options.size}},
               {});
   block.device_ = state_;
   return block;

@@ -11,6 +11,7 @@
 #ifndef DMAKIT_DMA_DEVICE_H_
 #define DMAKIT_DMA_DEVICE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -52,6 +53,8 @@ struct DeviceOptions {
 struct MapOptions {
   std::string_view owner = "?";  // ring or call site; copied, for errors and reports
   iova::Cache* cache = nullptr;  // the calling thread's own IOVA cache; nullptr: the space itself
+  RedZones red_zones{};          // for checkers, see observer.h; within the memory's granules
+  bool resource = false;         // registers of another device, not memory
 };
 
 // Monotonic, per device.
@@ -99,7 +102,7 @@ class Device {
   // other thread maps, unmaps or syncs on this device (packet pages of the address space may come
   // and go meanwhile).
   void set_observer(Observer* observer);
-  Observer* observer() const;
+  Observer* observer() const { return watch_->load(std::memory_order_relaxed); }
   // What this device can reach now, its own mappings and the packet pages; for an observer that
   // comes late. Calls back with no lock held, from a copy.
   void ForEachLive(const std::function<void(const MappingEvent&)>& visit) const;
@@ -110,6 +113,7 @@ class Device {
   friend class AddressSpace;
   explicit Device(std::shared_ptr<internal::DeviceState> state);
   std::shared_ptr<internal::DeviceState> state_;
+  const std::atomic<Observer*>* watch_;  // in state_
 };
 
 }  // namespace dmakit::dma

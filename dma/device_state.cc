@@ -56,8 +56,38 @@ void DeviceState::CountFailure() {
 }
 
 absl::StatusOr<Range> DeviceState::AllocateIova(Bytes size, Bytes alignment, iova::Cache* cache) {
-  if (cache != nullptr) return cache->Allocate(size, alignment);
-  return iova->Allocate({.size = size, .alignment = alignment, .highest = ceiling});
+  const auto allocate = [&] {
+    if (cache != nullptr) return cache->Allocate(size, alignment);
+    return iova->Allocate({.size = size, .alignment = alignment, .highest = ceiling});
+  };
+  absl::StatusOr<Range> range = allocate();
+  if (absl::IsResourceExhausted(range.status())) {
+    std::shared_lock<TopologyMutex> lock(space->topology);
+    if (space->FreeParked()) range = allocate();
+  }
+  return range;
+}
+
+void DeviceState::Park(const Range& range) {
+  Range oldest;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    parked.push_back(range);
+    if (parked.size() <= kMaxParked) return;
+    oldest = parked.front();
+    parked.pop_front();
+  }
+  FreeIova(oldest, nullptr);
+}
+
+bool DeviceState::FreeParked() {
+  std::deque<Range> ranges;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    ranges.swap(parked);
+  }
+  for (const Range& range : ranges) FreeIova(range, nullptr);
+  return !ranges.empty();
 }
 
 void DeviceState::FreeIova(const Range& range, iova::Cache* cache) {
@@ -74,7 +104,9 @@ MappingEvent DeviceState::Event(const LiveMapping& mapping,
           .direction = mapping.direction,
           .entries = mapping.entries,
           .owner = mapping.owner,
-          .list = list};
+          .list = list,
+          .used = mapping.used,
+          .red_zones = mapping.red_zones};
 }
 
 absl::Status DeviceState::Hold(const LiveMapping& mapping, Translation translation,
@@ -131,16 +163,20 @@ absl::StatusOr<FlushTicket> DeviceState::Retire(Iova base, bool may_defer, iova:
         ": nothing of it is mapped there; the device was detached, which unmapped it"));
   }
   Observer* const observing = watcher();
-  if (observing != nullptr) observing->OnBeforeUnmap(*self, Event(*mapping, list));
+  bool park = false;
+  if (observing != nullptr) {
+    park = observing->WantsStrict(*self, mapping->range);
+    observing->OnBeforeUnmap(*self, Event(*mapping, list));
+  }
   Translation translation(mapping->range, domain());
   absl::Status status = translation.Unmap();
   FlushTicket ticket;
-  if (status.ok() && may_defer && space->queue != nullptr && !translation.gone()) {
+  if (status.ok() && may_defer && !park && space->queue != nullptr && !translation.gone()) {
     ticket = Defer(*std::move(mapping));
   } else {
     if (status.ok()) status = translation.Invalidate();
     if (status.ok()) {
-      FreeIova(mapping->iova, cache);
+      park ? Park(mapping->iova) : FreeIova(mapping->iova, cache);
       if (observing != nullptr) observing->OnRetired(*self, mapping->range);
     } else {
       status = Hold(*mapping, std::move(translation), status);
@@ -211,6 +247,7 @@ void DeviceState::Detach() {
   // A failed flush has put its ranges into quarantine already.
   if (space->queue != nullptr) (void)space->queue->Flush();
   if (!mappings.empty()) DropLive(std::move(mappings));
+  FreeParked();
 
   std::vector<std::string> lines;
   {

@@ -20,6 +20,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -72,6 +73,8 @@ struct LiveMapping {
   size_t entries = 1;
   std::string owner{};
   std::shared_ptr<host::Memory> block{};  // coherent only: kept until the translation is gone
+  Range used{};                           // the bytes asked for
+  RedZones red_zones{};
 };
 
 struct DeviceState : std::enable_shared_from_this<DeviceState> {
@@ -95,6 +98,10 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   std::atomic<bool> detached{false};                // written under mutex
   absl::flat_hash_map<uint64_t, LiveMapping> live;  // by range.base
   DeviceStats stats;
+  // Addresses that an observer wanted out of use for a while, oldest first; they go back when there
+  // are more than kMaxParked, when addresses run out, and at detach.
+  static constexpr size_t kMaxParked = 64;
+  std::deque<Range> parked;
 
   Domain& domain() const { return *options.domain; }
 
@@ -111,6 +118,8 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   // `cache`: none, or one whose ceiling is not above the device's.
   absl::StatusOr<Range> AllocateIova(Bytes size, Bytes alignment, iova::Cache* cache);
   void FreeIova(const Range& range, iova::Cache* cache);
+  void Park(const Range& range);
+  bool FreeParked();  // false: there were none
 
   // Ends one mapping, whatever its kind. Strict unless `may_defer` and the space has a flush queue.
   absl::StatusOr<FlushTicket> Retire(Iova base, bool may_defer, iova::Cache* cache,
@@ -182,6 +191,10 @@ struct SpaceState : std::enable_shared_from_this<SpaceState> {
   std::unique_ptr<FlushQueue> queue;
 
   host::Clock& clock() { return options.clock != nullptr ? *options.clock : system_clock; }
+  std::atomic<size_t> watchers{0};  // devices with an observer
+  void CountWatchers();             // with topology exclusive
+  bool FreeParked() const;          // of all devices; with topology held
+
   void Report(std::string_view line) const;
   DomainUse* FindUse(const Domain* domain);
   // Devices of the domains that still translate `translation` (all devices if it is null), as a

@@ -51,6 +51,22 @@ struct DomainStats {
   uint64_t mapped_bytes = 0;
 };
 
+// An access that the translation refused, or that went through a translation unmapped before.
+struct DomainFault {
+  std::string_view device{};  // as the domain knows it
+  Iova iova{0};
+  Access access = Access::kNone;
+  std::string_view reason{};
+  bool stale = false;  // through a cached translation that is gone from the tables
+};
+
+class FaultListener {
+ public:
+  virtual ~FaultListener() = default;
+  // On any thread, with locks of the domain held: note it down, and call nothing of dma/.
+  virtual void OnFault(const DomainFault& fault) = 0;
+};
+
 class Domain {
  public:
   virtual ~Domain() = default;
@@ -79,6 +95,20 @@ class Domain {
   virtual absl::Status InvalidateAll() = 0;
 
   virtual DomainStats stats() const = 0;
+
+  // Whether the domain can give devices this memory: false where memory must be registered (or
+  // pinned) first, and this was not.
+  virtual bool Reachable(MemoryView memory) const {
+    (void)memory;
+    return true;
+  }
+  // Several may listen. False: this domain hears of no faults. When RemoveFaultListener returns, no
+  // call is running or can start.
+  virtual bool AddFaultListener(FaultListener* listener) {
+    (void)listener;
+    return false;
+  }
+  virtual void RemoveFaultListener(FaultListener* listener) { (void)listener; }
 
  protected:
   Domain() = default;

@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dma/audit_code.h"
 #include "dma/coherent.h"
 #include "dma/device_state.h"
+#include "dma/text.h"
 
 namespace dmakit::dma {
 
@@ -36,7 +38,7 @@ absl::Status Sync(DeviceState* device, const Range& range, Direction direction, 
   return absl::OkStatus();
 }
 
-absl::Status Foreign(const DeviceState& device, const DeviceState* other) {
+absl::Status Refuse(const DeviceState& device, const DeviceState* other) {
   if (other == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("device '", device.options.name,
@@ -45,6 +47,17 @@ absl::Status Foreign(const DeviceState& device, const DeviceState* other) {
   return absl::InvalidArgumentError(absl::StrCat("device '", device.options.name,
                                                  "': unmap of a mapping of device '",
                                                  other->options.name, "'; unmap it there"));
+}
+
+absl::Status Foreign(const DeviceState& device, const DeviceState* other, const Range& range) {
+  absl::Status status = Refuse(device, other);
+  Observer* const observing = device.watcher();
+  if (observing != nullptr && !device.detached.load(std::memory_order_relaxed)) {
+    observing->OnMisuse(
+        *device.self,
+        {.code = AuditCode::kNothingMapped, .range = range, .what = internal::Message(status)});
+  }
+  return status;
 }
 
 }  // namespace
@@ -129,14 +142,14 @@ absl::Status SgMapping::SyncForDevice() { return Sync(device_.get(), range_, dir
 // --- Ending them with a ticket ---
 
 absl::StatusOr<FlushTicket> Device::Unmap(Mapping&& mapping, iova::Cache* cache) {
-  if (mapping.device_ != state_) return Foreign(*state_, mapping.device_.get());
+  if (mapping.device_ != state_) return Foreign(*state_, mapping.device_.get(), mapping.range_);
   Mapping ended = std::move(mapping);
   ended.device_ = nullptr;
   return state_->Retire(ended.range_.base, true, cache, {});
 }
 
 absl::StatusOr<FlushTicket> Device::Unmap(SgMapping&& mapping, iova::Cache* cache) {
-  if (mapping.device_ != state_) return Foreign(*state_, mapping.device_.get());
+  if (mapping.device_ != state_) return Foreign(*state_, mapping.device_.get(), mapping.range_);
   SgMapping ended = std::move(mapping);
   ended.device_ = nullptr;
   return state_->Retire(ended.range_.base, true, cache, ended.entries_);

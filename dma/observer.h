@@ -20,7 +20,15 @@ namespace dmakit::dma {
 
 class Device;
 
-enum class MappingKind : uint8_t { kSingle, kScatterGather, kCoherent, kPage };
+enum class MappingKind : uint8_t { kSingle, kScatterGather, kCoherent, kPage, kResource };
+enum class AuditCode : uint8_t;  // audit_code.h
+
+// Bytes on both sides of what the device was given that are the caller's own, and that nobody uses
+// while the device has them: a checker may fill them, and looks whether they were written.
+struct RedZones {
+  uint32_t before = 0;
+  uint32_t after = 0;
+};
 
 struct MappingEvent {
   MappingKind kind = MappingKind::kSingle;
@@ -32,6 +40,24 @@ struct MappingEvent {
   // Scatter-gather: the entries; empty when it is the device's end that unmaps them. Valid during
   // the call only.
   std::span<const std::span<std::byte>> list{};
+  Range used{};  // the bytes asked for, within `range`
+  RedZones red_zones{};
+};
+
+// A driver hands a buffer to a ring; from here until it is completed the device may use it.
+struct PostEvent {
+  Range range{};  // one segment, as the descriptor has it
+  Direction direction = Direction::kFromDevice;
+  std::string_view ring{};
+  RedZones red_zones{};
+};
+
+// A mistake that the library itself found, and refused.
+struct Misuse {
+  AuditCode code;
+  std::string_view owner{};  // of the mapping or page concerned; empty: there is none
+  Range range{};             // what the caller gave
+  std::string_view what{};   // the values, in words
 };
 
 class Observer {
@@ -44,6 +70,29 @@ class Observer {
   virtual void OnSync(const Device& device, Range range, Direction direction, bool for_cpu) = 0;
   // The device ends, with this many of its mappings live.
   virtual void OnDetach(const Device& device, size_t live_mappings) = 0;
+
+  // The domain refused.
+  virtual void OnMapFailed(const Device& device, const MappingEvent& event) {
+    (void)device, (void)event;
+  }
+  virtual void OnMisuse(const Device& device, const Misuse& misuse) { (void)device, (void)misuse; }
+  // Asked before an unmap that may be deferred. True: invalidate at once, and keep the device's
+  // own addresses out of use for a while, so that an access that comes late faults.
+  virtual bool WantsStrict(const Device& device, Range range) {
+    (void)device, (void)range;
+    return false;
+  }
+
+  // Told by drivers: `if (Observer* o = device.observer()) o->OnPosted(...)`, before the device can
+  // see the descriptor. `base` is that of the post, `written` what the device says it wrote there.
+  virtual void OnPosted(const Device& device, const PostEvent& event) { (void)device, (void)event; }
+  virtual void OnCompleted(const Device& device, Iova base, Bytes written) {
+    (void)device, (void)base, (void)written;
+  }
+  // The last reference to a packet page came back; it may be handed out again from here on.
+  virtual void OnRecycled(const Device& device, Range page, std::string_view owner) {
+    (void)device, (void)page, (void)owner;
+  }
 };
 
 }  // namespace dmakit::dma

@@ -36,7 +36,8 @@ MappingEvent PageEvent(const SharedRecord& record) {
   return {.kind = MappingKind::kPage,
           .range = record.range,
           .memory = record.memory,
-          .owner = record.owner};
+          .owner = record.owner,
+          .used = record.range};
 }
 
 // Calls `notify` for each device that has an observer. With topology held.
@@ -211,6 +212,11 @@ absl::StatusOr<FlushTicket> SharedRange::Unmap(Policy policy) {
   std::shared_lock<TopologyMutex> lock(space_->topology);
   if (space_->dead) return Wrong(*record_, "its address space has ended, which unmapped it");
   if (!mapped()) return Wrong(*record_, "is not mapped");
+  if (policy == Policy::kDeferred) {
+    ForObservers(*space_, [&](Observer& observer, const Device& device) {
+      if (observer.WantsStrict(device, record_->range)) policy = Policy::kStrict;
+    });
+  }
   absl::Status status = Withdraw();
   if (status.ok() && policy == Policy::kDeferred && space_->queue != nullptr &&
       !record_->translation.gone()) {

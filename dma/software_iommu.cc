@@ -68,6 +68,11 @@ SoftwareIommu::Impl::Impl(Options o)
       last_iova(facts.width.ToMask().value()),
       table(options.page_sizes, options.allow_table) {}
 
+void SoftwareIommu::Impl::Tell(const DomainFault& fault) {
+  const std::lock_guard lock(listeners_mutex);
+  for (FaultListener* listener : listeners) listener->OnFault(fault);
+}
+
 // --------------------------------------------------------------------------------------
 
 absl::Status SoftwareIommu::Impl::CheckShape(Range range, const MemoryView& memory,
@@ -250,6 +255,17 @@ DomainStats SoftwareIommu::stats() const {
   };
   return {value(impl_->maps), value(impl_->unmaps), value(impl_->invalidations),
           value(impl_->live_mappings), value(impl_->mapped_bytes)};
+}
+
+bool SoftwareIommu::AddFaultListener(FaultListener* listener) {
+  const std::lock_guard lock(impl_->listeners_mutex);
+  impl_->listeners.push_back(listener);
+  return true;
+}
+
+void SoftwareIommu::RemoveFaultListener(FaultListener* listener) {
+  const std::lock_guard lock(impl_->listeners_mutex);
+  std::erase(impl_->listeners, listener);
 }
 
 SoftwareIommu::WalkStats SoftwareIommu::walk_stats() const {

@@ -98,6 +98,8 @@ class SoftwareIommu final : public Domain {
   absl::Status Invalidate(Range range) override;
   absl::Status InvalidateAll() override;
   DomainStats stats() const override;
+  bool AddFaultListener(FaultListener* listener) override;
+  void RemoveFaultListener(FaultListener* listener) override;
 
   WalkStats walk_stats() const;
   std::vector<Fault> faults() const;  // the newest Options::fault_records

@@ -97,6 +97,10 @@ struct SoftwareIommu::Impl {
   std::deque<Fault> faults;
   std::deque<StaleUse> stale_uses;
 
+  std::mutex listeners_mutex;  // held while they are told; innermost but for their own
+  std::vector<FaultListener*> listeners;
+  void Tell(const DomainFault& fault);
+
   std::atomic<uint64_t> maps{0}, unmaps{0}, invalidations{0}, live_mappings{0}, mapped_bytes{0};
 };
 

@@ -211,15 +211,21 @@ SoftwareIommu::Port::Cached SoftwareIommu::Port::WalkTable(uint64_t iova) {
 
 bool SoftwareIommu::Port::Fail(uint64_t iova, Access access, Fault::Reason reason) {
   counts_.faults.Add();
-  const std::lock_guard lock(iommu_.records_mutex);
-  KeepNewest(iommu_.faults, iommu_.options.fault_records, {name_, Iova(iova), access, reason});
+  {
+    const std::lock_guard lock(iommu_.records_mutex);
+    KeepNewest(iommu_.faults, iommu_.options.fault_records, {name_, Iova(iova), access, reason});
+  }
+  iommu_.Tell({name_, Iova(iova), access, Name(reason), false});
   return false;
 }
 
 void SoftwareIommu::Port::RecordStale(uint64_t iova, Access access) {
   counts_.stale_uses.Add();
-  const std::lock_guard lock(iommu_.records_mutex);
-  KeepNewest(iommu_.stale_uses, iommu_.options.fault_records, {name_, Iova(iova), access});
+  {
+    const std::lock_guard lock(iommu_.records_mutex);
+    KeepNewest(iommu_.stale_uses, iommu_.options.fault_records, {name_, Iova(iova), access});
+  }
+  iommu_.Tell({name_, Iova(iova), access, "through a stale translation", true});
 }
 
 void SoftwareIommu::Port::Invalidate(uint64_t first, uint64_t last) {

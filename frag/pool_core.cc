@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dma/audit_code.h"
 
 namespace dmakit::frag::internal {
 
@@ -93,7 +94,7 @@ size_t PoolCore::Fold() {
     Page* const next = page->next_returned;
     const uint32_t count = page->returned.exchange(0, std::memory_order_acq_rel);
     if (count > page->outstanding - page->cutting) {
-      bad_releases_.Add();
+      RefuseRelease(*page, count);
     } else if ((page->outstanding -= count) == 0) {
       recycle_ring_.Add();
       ++freed;
@@ -353,7 +354,34 @@ bool PoolCore::WantedOrderIsBack() {
 
 // --- Recycling -------------------------------------------------------------------------------
 
+// Nothing changes; who watches is told which mistake it was.
+void PoolCore::RefuseRelease(const Page& page, uint32_t count) {
+  bad_releases_.Add();
+  if (!space_.watched()) return;
+  const uint32_t out = page.outstanding - page.cutting;
+  dma::AuditCode code = dma::AuditCode::kBadRelease;
+  std::string what =
+      absl::StrCat("page pool ", options_.label, ": ", count, " references released to a page of ");
+  if (page.pool != this) {
+    absl::StrAppend(&what, "pool ", page.pool == nullptr ? "nobody" : page.pool->options_.label,
+                    "; release it there");
+  } else if (count > page.size) {
+    code = dma::AuditCode::kReferenceCount;
+    absl::StrAppend(&what, page.size, " bytes, which cannot have more than that");
+  } else if (out != 0) {
+    code = dma::AuditCode::kReferenceCount;
+    absl::StrAppend(&what, "which ", out, " are out: the count would go below zero");
+  } else {
+    absl::StrAppend(&what, "which none is out: released before");
+  }
+  space_.TellMisuse({.code = code,
+                     .owner = page.pool == nullptr ? "" : page.pool->options_.label,
+                     .range = {page.iova, Bytes{page.size}},
+                     .what = what});
+}
+
 void PoolCore::RecycleSlow(PageRecord& record) {
+  if (space_.watched()) space_.TellRecycled({record.iova, Bytes{record.size}}, options_.label);
   if (policy_ == dma::Policy::kPersistent) {
     if (Keep(record)) {
       PushFree(record);

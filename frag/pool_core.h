@@ -126,7 +126,7 @@ class PoolCore : public std::enable_shared_from_this<PoolCore> {
   // `count` references come back to the owner.
   void ReleaseSlow(Page* page, uint32_t count) {
     if (page->pool != this || count > page->outstanding - page->cutting) {
-      bad_releases_.Add();
+      RefuseRelease(*page, count);
       return;
     }
     page->outstanding -= count;
@@ -161,7 +161,8 @@ class PoolCore : public std::enable_shared_from_this<PoolCore> {
     return &record;
   }
   void Recycle(PageRecord& record) {
-    if (policy_ == dma::Policy::kPersistent && record.order == order()) [[likely]] {
+    if (policy_ == dma::Policy::kPersistent && record.order == order() && !space_.watched())
+        [[likely]] {
       PushFree(record);
       return;
     }
@@ -187,6 +188,7 @@ class PoolCore : public std::enable_shared_from_this<PoolCore> {
   bool Keep(const PageRecord& record);
   bool WantedOrderIsBack();
   void RecycleSlow(PageRecord& record);
+  void RefuseRelease(const Page& page, uint32_t count);
   void Settle(PageRecord& record);
   void ReapFlushed();
   void Flush();

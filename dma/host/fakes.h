@@ -10,9 +10,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "dma/host/clock.h"
 #include "dma/host/memory.h"
+#include "dma/host/memory_kind.h"
 
 namespace dmakit::dma::host {
 
@@ -86,6 +90,29 @@ class FakeThreads final : public ThreadStarter {
  private:
   FailPoint* fail_;
   SystemThreads real_;
+};
+
+// Everything is ordinary memory, except what it was told about. Any thread.
+class FakeMemoryKinds final : public MemoryClassifier {
+ public:
+  void Set(std::span<const std::byte> memory, MemoryKind kind) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    kinds_.emplace_back(memory, kind);
+  }
+  MemoryKind Classify(std::span<const std::byte> memory) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    MemoryKind worst = MemoryKind::kOrdinary;
+    for (const auto& [where, kind] : kinds_) {
+      const bool overlaps = memory.data() < where.data() + where.size() &&
+                            where.data() < memory.data() + memory.size();
+      if (overlaps && kind > worst) worst = kind;
+    }
+    return worst;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<std::span<const std::byte>, MemoryKind>> kinds_;
 };
 
 }  // namespace dmakit::dma::host

@@ -23,7 +23,8 @@ using Code = std::map<std::string, std::vector<std::string>>;  // function -> in
 // them, they are read too.
 const std::set<std::string> kSlow = {
     "dmakit::frag::internal::PoolCore::TakeSlow(unsigned int)",
-    "dmakit::frag::internal::PoolCore::RecycleSlow(dmakit::frag::internal::PageRecord&)"};
+    "dmakit::frag::internal::PoolCore::RecycleSlow(dmakit::frag::internal::PageRecord&)",
+    "dmakit::frag::internal::PoolCore::RefuseRelease(dmakit::frag::Page const&, unsigned int)"};
 
 std::string Run(const std::string& command) {
   std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
