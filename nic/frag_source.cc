@@ -19,11 +19,4 @@ absl::StatusOr<FragSource> FragSource::Create(frag::PagePool& pool, const Option
   return FragSource(*std::move(fragments), options);
 }
 
-void FragSource::Rest() {
-  absl::StatusOr<frag::FragAllocator> fresh =
-      frag::FragAllocator::Create(pool(), fragments_.options());
-  // It can only fail where the pool's order was lowered below a buffer's size.
-  if (fresh.ok()) fragments_ = *std::move(fresh);
-}
-
 }  // namespace dmakit::nic

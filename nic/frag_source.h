@@ -46,7 +46,7 @@ class FragSource {
   void Put(const RxBuffer& buffer) { pool().Release(buffer.page); }
 
   // Gives up the page it cuts from, so that the pool can be empty; Take goes on with another.
-  void Rest();
+  void Rest() { fragments_.Retire(); }
 
   frag::PagePool& pool() const { return fragments_.pool(); }
 
