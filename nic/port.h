@@ -57,13 +57,16 @@ class Port {
   virtual absl::Status Start() = 0;
   // Disables the device, waits for what is in flight, releases it. What does not come within the
   // deadline is quarantined and named in the error; the port is stopped all the same. Idempotent.
+  // A port that transmits packets of another one's pools is stopped (and destroyed) before that
+  // one, which would else wait for them.
   virtual absl::Status Stop() = 0;
 
   virtual size_t Receive(uint32_t queue, std::span<Packet> burst) = 0;
   virtual size_t Transmit(uint32_t queue, std::span<Packet> burst) = 0;
   virtual size_t Reap(uint32_t queue) = 0;
 
-  // The pool the buffers of a receive queue come from; owner: that queue's thread.
+  // The pool the buffers of a receive queue come from; owner: that queue's thread. Lives as long as
+  // the port.
   virtual frag::PagePool& rx_pool(uint32_t queue) = 0;
   // Says that fragments of `pool` are released by the same thread that uses transmit queue `queue`,
   // so they need no atomics. nullptr (the default): fragments of any pool come back through the

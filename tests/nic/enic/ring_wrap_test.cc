@@ -67,17 +67,10 @@ TEST_CASE("every ring size from 64 to 4096 wraps at its end") {
   for (uint32_t ring = kMinRing; ring <= kMaxRing; ring += kRingMultiple) {
     INFO("ring size " << ring);
     WrapRig rig(ring);
-    // Bursts that end on slot size - 2, size - 1, 0; then once more around, differently cut.
-    const std::pair<uint32_t, uint64_t> bursts[] = {{ring - 1, ring - 1},
-                                                    {1, 0},
-                                                    {1, 1},
-                                                    {ring - 3, ring - 2},
-                                                    {1, ring - 1},
-                                                    {2, 1},
-                                                    {ring - 1, 0},
-                                                    {ring - 2, ring - 2},
-                                                    {2, 0},
-                                                    {ring - 1, ring - 1}};
+    // Bursts that end on slot size - 2, size - 1 and 0, and that begin there.
+    const std::pair<uint32_t, uint64_t> bursts[] = {{ring - 1, ring - 1}, {1, 0},        {1, 1},
+                                                    {ring - 3, ring - 2}, {1, ring - 1}, {2, 1},
+                                                    {ring - 1, 0}};
     for (const auto& [count, end] : bursts) {
       REQUIRE(rig.Move(count, 1));
       REQUIRE(rig.RxIndex() == end);
