@@ -59,7 +59,7 @@ std::vector<Frame> SomeFrames(size_t count) {
 }
 
 TEST_CASE("a capture is forwarded byte for byte, in order, under every policy") {
-  const auto frames = SomeFrames(3000);
+  const auto frames = SomeFrames(1500);
   WriteCapture("in.pcap", frames);
   size_t bytes = 0;
   for (const Frame& f : frames) bytes += f.size();
@@ -70,8 +70,8 @@ TEST_CASE("a capture is forwarded byte for byte, in order, under every policy") 
     CHECK(run.err.empty());
     CHECK(ReadFrames(TempPath("out.pcap")) == frames);
     const auto stats = Stats();
-    CHECK(stats["frames_in"] == 3000);
-    CHECK(stats["frames_out"] == 3000);
+    CHECK(stats["frames_in"] == 1500);
+    CHECK(stats["frames_out"] == 1500);
     CHECK(stats["bytes_in"] == bytes);
     CHECK(stats["bytes_out"] == bytes);
     CHECK(stats["frames_dropped"] == 0);
@@ -83,7 +83,7 @@ TEST_CASE("a capture is forwarded byte for byte, in order, under every policy") 
     CHECK(stats["pool_bytes"] > 0);
     CHECK(stats["driver_ns_per_frame"] > 0);
     CHECK(stats["options"]["policy"] == policy);
-    CHECK(StrContains(run.out, "frames_out             3000\n"));
+    CHECK(StrContains(run.out, "frames_out             1500\n"));
   }
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("the statistics have exactly these names at the top, and detail per qu
 }
 
 TEST_CASE("several queues lose nothing") {
-  const auto frames = SomeFrames(1000);
+  const auto frames = SomeFrames(500);
   WriteCapture("in.pcap", frames);
   for (const int queues : {1, 2, 3, 4}) {
     for (const int ring : {4, 64}) {
@@ -133,7 +133,7 @@ TEST_CASE("several queues lose nothing") {
 }
 
 TEST_CASE("packets that find no room in the transmit ring wait, in order") {
-  const auto frames = SomeFrames(1000);
+  const auto frames = SomeFrames(400);
   WriteCapture("in.pcap", frames);
   for (const char* room : {",room=1", ",room=10", ",room=33"}) {
     const Outcome run = Forward({}, "", room);
@@ -400,21 +400,14 @@ TEST_CASE("the demo runs every backend under every policy and counts for real") 
 }
 
 TEST_CASE("a demo that is not clean says so and fails") {
-  struct Case {
-    const char* key;
-    const char* last;
-    const char* words;
-  };
-  for (const Case& c : {Case{"corrupt", " 57 lost, 0 IOMMU faults\n", "not those that went in"},
-                        Case{"fault", " 0 lost, 57 IOMMU faults\n", "19 IOMMU faults"}}) {
-    BackendRegistry registry;
-    registry.Register(testing::NewFakeBackend({{c.key, "1000"}}));
-    const Outcome demo = testing::Run(registry, {"demo"});
-    INFO(demo.out << demo.err);
-    CHECK(demo.code == kExitLost);
-    CHECK(absl::EndsWith(demo.out, c.last));
-    CHECK(StrContains(demo.err, c.words));
-  }
+  BackendRegistry registry;
+  registry.Register(testing::NewFakeBackend({{"corrupt", "1000"}, {"fault", "1000"}}));
+  const Outcome demo = testing::Run(registry, {"demo"});
+  INFO(demo.out << demo.err);
+  CHECK(demo.code == kExitLost);
+  CHECK(absl::EndsWith(demo.out, " 57 lost, 57 IOMMU faults\n"));
+  CHECK(StrContains(demo.err, "not those that went in"));
+  CHECK(StrContains(demo.err, "19 IOMMU faults"));
 }
 
 TEST_CASE("the bundled capture spans 60 to 9,000 bytes") {
