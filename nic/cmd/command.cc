@@ -96,17 +96,22 @@ int Forward(const ForwardText& text, const BackendRegistry& registry, const Envi
     *env.err << "dmakit: --policy=deferred fell back to strict: " << run->rig.policy_fallback
              << std::endl;
   }
+  // One line, whatever happened; bad input explains the rest and comes first.
   int code = kExitDone;
-  const auto problems = FindProblems(*run, totals);
-  if (!problems.empty()) code = Fail(env, kExitLost, absl::StrJoin(problems, "; "));
+  std::vector<std::string> failures = FindProblems(*run, totals);
+  if (!failures.empty()) code = kExitLost;
   if (!run->source_status.ok()) {
-    code = Fail(env, kExitUsage, absl::StrCat("--in: ", run->source_status.message()));
+    code = kExitUsage;
+    failures.insert(failures.begin(), absl::StrCat("--in: ", run->source_status.message()));
   }
   if (stats) {
     const absl::Status written = stats->Write(ToJson(*run, totals));
-    if (!written.ok()) code = Fail(env, kExitUsage, written);
+    if (!written.ok()) {
+      code = kExitUsage;
+      failures.emplace_back(written.message());
+    }
   }
-  return code;
+  return failures.empty() ? code : Fail(env, code, absl::StrJoin(failures, "; "));
 }
 
 }  // namespace

@@ -273,6 +273,16 @@ TEST_CASE("a capture that is damaged half-way is bad input, after what could be 
   CHECK(Stats()["frames_out"] == 9);
 }
 
+TEST_CASE("bad input and losses together are still one line") {
+  WriteFile(TempPath("in.pcap"), testing::PcapHeader() + testing::PcapRecord({MakeFrame(60, 1)}) +
+                                     testing::PcapRecord({MakeFrame(13, 1)}) + "rest");
+  const Outcome run = Forward({});
+  CHECK(run.code == kExitUsage);
+  CHECK(OneLine(run.err));
+  CHECK(StrContains(run.err, "truncated or corrupt after 2 frames"));
+  CHECK(StrContains(run.err, "; 1 of 2 frames lost"));
+}
+
 TEST_CASE("bad usage and input: one line, exit code 2, and nothing is overwritten") {
   WriteCapture("in.pcap", SomeFrames(10));
   WriteFile(TempPath("empty.pcap"), "");

@@ -118,6 +118,9 @@ TEST_CASE("errors consume their buffer, are counted by kind, and deliver nothing
     CHECK(stats.posted == 63);  // both buffers were replaced
     CHECK(rx.Posted() == 1);    // 63 + 2, on 64 slots
     Release(got, &rx.port->rx_pool(0));
+    rx.forger.reset();
+    CHECK(rx.port->Stop().ok());  // no buffer is missing
+    CHECK(rx.iommu->stats().live_mappings == 0);
   }
 }
 
