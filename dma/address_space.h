@@ -49,6 +49,8 @@ class SharedRange {
 
   bool empty() const { return record_ == nullptr; }
   bool mapped() const;
+  // A Map or Unmap could not be undone or completed: the memory must follow by Quarantine().
+  bool quarantined() const;
   Iova iova() const;
   Bytes size() const;
 
@@ -81,7 +83,7 @@ class AddressSpace {
     host::Clock* clock = nullptr;            // nullptr: the system's
     host::ThreadStarter* threads = nullptr;  // runs the deferred queue's thread; nullptr: no thread
     iova::AsymmetricFence* fence =
-        nullptr;  // nullptr or not available: IOVA caches lock (see cache_mode in stats)
+        nullptr;  // nullptr or not available: IOVA caches lock (see iova::Cache::mode)
     Policy policy = Policy::kStrict;  // of streaming unmaps; kPersistent means kStrict for them
     DeferredLimits deferred{};
     // Called with one line per live owner when something dies with live mappings. Empty: written to

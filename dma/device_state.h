@@ -9,9 +9,8 @@
 //                             attach, detach and releases from quarantine
 //   2. the locks of iova::Space
 //   3. a running flush (FlushQueue): its callbacks take only the leaves below and Space::Free
-//   4. leaves: DeviceState::mutex, SpaceState::records_mutex, SharedRecord::mutex, the
-//   Quarantine's;
-//      nothing is called with one held
+//   4. leaves: DeviceState::mutex, SpaceState::records_mutex, SharedRecord::mutex and that of the
+//      Quarantine; nothing is called with one held
 //
 // An allocation from the iova::Space may run a flush on the allocating thread, so it happens with
 // at most `topology` held, which no flush needs.

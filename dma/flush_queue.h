@@ -94,7 +94,8 @@ class FlushQueue final : public iova::Reclaimer {
 
   // Queues `retired`; at a bound it flushes before it returns, so the bounds hold for every caller.
   FlushTicket Defer(Retired retired);
-  // Completes everything deferred before the call.
+  // Completes everything deferred before the call. The status is that of the flush this call runs;
+  // of one that another thread was running already, the tickets tell.
   absl::Status Flush();
   // Flushes if the oldest range is older than max_age; for programs that poll instead of having a
   // thread.

@@ -3,8 +3,9 @@
 // The seam through which a checker follows everything done to the memory of one Device (the DMA
 // audit is one such checker). A device without an observer pays one predictable branch per call.
 // Calls come on the thread that does the work, after the operation succeeded (before it, where the
-// name says so). An observer may ask the Device and AddressSpace for statistics; it must not map,
-// unmap, attach, detach or flush.
+// name says so), page events with the address space's topology held. So an observer may ask the
+// Device and its Domain for statistics, not the AddressSpace; nor may it map, unmap, attach, detach
+// or flush.
 #ifndef DMAKIT_DMA_OBSERVER_H_
 #define DMAKIT_DMA_OBSERVER_H_
 

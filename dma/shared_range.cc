@@ -143,6 +143,11 @@ SharedRange::~SharedRange() { Release(); }
 bool SharedRange::mapped() const {
   return record_ != nullptr && record_->mapped.load(std::memory_order_relaxed);
 }
+bool SharedRange::quarantined() const {
+  if (record_ == nullptr) return false;
+  std::lock_guard<std::mutex> leaf(record_->mutex);
+  return record_->held;
+}
 Iova SharedRange::iova() const { return record_ == nullptr ? Iova(0) : record_->range.base; }
 Bytes SharedRange::size() const { return record_ == nullptr ? Bytes(0) : record_->range.size; }
 

@@ -28,34 +28,24 @@
 #include "dma/page_table.h"
 #include "dma/software_iommu.h"
 #include "dma/translation_cache.h"
+#include "iova/counter.h"
 
 namespace dmakit::dma {
 
 namespace internal {
 
-// Written by one thread at a time (the port's lock), read by any.
-class Count {
- public:
-  void Add(uint64_t n = 1) {
-    value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-  }
-  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<uint64_t> value_{0};
-};
-
+// Written under the port's lock.
 struct WalkCounts {
-  Count accesses, iotlb_hits, walks, levels_read, walk_cache_hits, faults, stale_uses;
+  Counter accesses, iotlb_hits, walks, levels_read, walk_cache_hits, faults, stale_uses;
 
   void AddTo(SoftwareIommu::WalkStats& sum) const {
-    sum.accesses += accesses.value();
-    sum.iotlb_hits += iotlb_hits.value();
-    sum.walks += walks.value();
-    sum.levels_read += levels_read.value();
-    sum.walk_cache_hits += walk_cache_hits.value();
-    sum.faults += faults.value();
-    sum.stale_uses += stale_uses.value();
+    sum.accesses += accesses.Get();
+    sum.iotlb_hits += iotlb_hits.Get();
+    sum.walks += walks.Get();
+    sum.levels_read += levels_read.Get();
+    sum.walk_cache_hits += walk_cache_hits.Get();
+    sum.faults += faults.Get();
+    sum.stale_uses += stale_uses.Get();
   }
 };
 

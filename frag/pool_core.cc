@@ -153,23 +153,16 @@ PageRecord* PoolCore::PopBest(Stacks& stacks, unsigned least) {
   return nullptr;
 }
 
-// A failure leaves the range unmapped, or, if that failed too in one of several domains, in
-// quarantine, where its memory must follow. Someone else's range that comes there at the same
-// moment makes this one follow needlessly; a page too many is held then, never one too few.
-absl::Status PoolCore::Map(dma::SharedRange& range, const dma::host::Memory& memory, bool& held) {
-  const uint64_t before = space_.quarantine().total_held();
-  absl::Status mapped = range.Map(memory.view().Sub(0, range.size().value()));
-  held = !mapped.ok() && space_.quarantine().total_held() != before;
-  return mapped;
+absl::Status PoolCore::Map(dma::SharedRange& range, const dma::host::Memory& memory) {
+  return range.Map(memory.view().Sub(0, range.size().value()));
 }
 
 PageRecord* PoolCore::MapUnmapped(unsigned least, Failure& failure) {
   PageRecord* record = PopBest(unmapped_, least);
   if (record == nullptr) return nullptr;
-  bool held = false;
-  absl::Status mapped = Map(record->range, record->memory, held);
+  absl::Status mapped = Map(record->range, record->memory);
   if (!mapped.ok()) {
-    if (held) {
+    if (record->range.quarantined()) {
       --unmapped_pages_;
       Quarantine(*record, mapped.ToString());
     } else {
@@ -228,10 +221,9 @@ PoolCore::Failure PoolCore::MakeAt(unsigned order, PageRecord*& made) {
     failure_status_ = range.status();
     return Failure::kIova;
   }
-  bool held = false;
-  absl::Status mapped = Map(*range, *memory, held);
+  absl::Status mapped = Map(*range, *memory);
   if (!mapped.ok()) {
-    if (held) Hold(*std::move(range), *std::move(memory), mapped.ToString());
+    if (range->quarantined()) Hold(*std::move(range), *std::move(memory), mapped.ToString());
     failure_status_ = std::move(mapped);
     return Failure::kMap;
   }

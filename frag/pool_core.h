@@ -38,23 +38,9 @@
 #include "dma/host/memory.h"
 #include "frag/page.h"
 #include "frag/page_pool.h"
+#include "iova/counter.h"
 
 namespace dmakit::frag::internal {
-
-// Written by the owner, read by any thread.
-class Counter {
- public:
-  void Add(uint64_t n = 1) { Set(Get() + n); }
-  void Sub(uint64_t n = 1) { Set(Get() - n); }
-  void RaiseTo(uint64_t n) {
-    if (n > Get()) Set(n);
-  }
-  uint64_t Get() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  void Set(uint64_t n) { value_.store(n, std::memory_order_relaxed); }
-  std::atomic<uint64_t> value_{0};
-};
 
 struct PageRecord : Page {
   enum class State : uint8_t { kSpare, kFree, kOut, kUnmapped, kFlushing };
@@ -177,7 +163,7 @@ class PoolCore : public std::enable_shared_from_this<PoolCore> {
   // Slow paths, pool_core.cc.
   Page* TakeSlow(unsigned least);
   PageRecord* PopBest(Stacks& stacks, unsigned least);
-  absl::Status Map(dma::SharedRange& range, const dma::host::Memory& memory, bool& held);
+  absl::Status Map(dma::SharedRange& range, const dma::host::Memory& memory);
   PageRecord* MapUnmapped(unsigned least, Failure& failure);
   PageRecord* Make(unsigned least, Failure& failure);
   Failure MakeAt(unsigned order, PageRecord*& made);

@@ -35,6 +35,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "iova/counter.h"
 #include "iova/space.h"
 #include "iova/types.h"
 
@@ -131,14 +132,6 @@ class alignas(64) Cache {
   struct Class {
     internal::Magazine* loaded = nullptr;
     internal::Magazine* previous = nullptr;
-  };
-  // Written by one thread at a time, read by any: a plain load and store.
-  struct Counter {
-    std::atomic<uint64_t> value{0};
-    void Add(uint64_t n) {
-      value.store(value.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-    }
-    uint64_t Get() const { return value.load(std::memory_order_relaxed); }
   };
 
   Cache(Space* space, const Options& options);

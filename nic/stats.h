@@ -6,36 +6,14 @@
 #ifndef DMAKIT_NIC_STATS_H_
 #define DMAKIT_NIC_STATS_H_
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "frag/page_pool.h"
+#include "iova/counter.h"
 
 namespace dmakit::nic {
-
-// A counter with one writer: no read-modify-write instruction.
-class Counter {
- public:
-  void Add(uint64_t n = 1) {
-    value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-  }
-  uint64_t Get() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<uint64_t> value_{0};
-};
-
-// A value of now with one writer, for snapshots by any thread.
-class Gauge {
- public:
-  void Set(uint64_t value) { value_.store(value, std::memory_order_relaxed); }
-  uint64_t Get() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<uint64_t> value_{0};
-};
 
 struct RxQueueStats {
   uint64_t frames = 0;  // handed to the application

@@ -229,7 +229,7 @@ class RxQueue {
 
   Counter frames_, bytes_, bad_fcs_, truncated_, bad_completions_, refill_failed_, skipped_;
   Counter left_at_stop_, doorbells_;
-  Gauge posted_now_;
+  Counter posted_now_;
 };
 
 }  // namespace dmakit::nic::enic

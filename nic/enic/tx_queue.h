@@ -287,7 +287,7 @@ class TxQueue {
 
   Counter frames_, bytes_, too_long_, too_many_segments_, empty_, unsupported_offload_;
   Counter addressing_failed_, device_errors_, bad_completions_, ring_full_, doorbells_;
-  Gauge in_flight_;
+  Counter in_flight_;
 };
 
 }  // namespace dmakit::nic::enic

@@ -88,6 +88,7 @@ TEST_CASE("A map that fails in the k-th domain leaves none") {
     CHECK(Has(s, "pool"));
     CHECK(Has(s, k == 1 ? "domain0" : "domain1"));
     CHECK_FALSE(range.mapped());
+    CHECK_FALSE(range.quarantined());
     CHECK(f.d0->live().empty());
     CHECK(f.d1->live().empty());
     CHECK(f.d0->stale().empty());
@@ -108,6 +109,7 @@ TEST_CASE("A failed unmap in one domain: the other is unmapped, the range is out
     CHECK(f.d0->stale().empty());
     CHECK(f.d1->stale().empty());
     CHECK(f.space->quarantine().count() == 1);
+    CHECK(range.quarantined());
     CHECK(absl::IsFailedPrecondition(range.Map(f.Page(1))));
     // Only the device whose domain failed has to be reset.
     REQUIRE(f.space->quarantine().ReleaseAfterReset(k == 1 ? "nic1" : "nic0").ok());
@@ -116,6 +118,7 @@ TEST_CASE("A failed unmap in one domain: the other is unmapped, the range is out
     CHECK(f.d0->live().size() + f.d1->live().size() == 0);
     CHECK(f.d0->stale().empty());
     CHECK(f.d1->stale().empty());
+    CHECK_FALSE(range.quarantined());
     CHECK(range.Map(f.Page(1)).ok());  // usable again
   }
 }

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "absl/hash/hash.h"
+#include "iova/counter.h"
 #include "tests/catch.h"
 
 namespace dmakit {
@@ -114,6 +115,22 @@ TEST_CASE("A number of bits and a mask are told apart (unit confusion)") {
   CHECK(!AddressBits(65).valid());
   CHECK(NumaNode().is_any());
   CHECK(!NumaNode(0).is_any());
+}
+
+TEST_CASE("A counter adds, subtracts, is set, and rises only") {
+  Counter counter;
+  CHECK(counter.Get() == 0);
+  counter.Add();
+  counter.Add(41);
+  CHECK(counter.Get() == 42);
+  counter.Sub(2);
+  CHECK(counter.Get() == 40);
+  counter.RaiseTo(39);
+  CHECK(counter.Get() == 40);
+  counter.RaiseTo(41);
+  CHECK(counter.Get() == 41);
+  counter.Set(7);
+  CHECK(counter.Get() == 7);
 }
 
 TEST_CASE("Text forms") {
