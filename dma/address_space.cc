@@ -167,10 +167,16 @@ AddressSpace::~AddressSpace() { state_->Close(); }
 absl::StatusOr<std::unique_ptr<Device>> AddressSpace::Attach(DeviceOptions options) {
   if (absl::Status s = CheckDevice(options); !s.ok()) return s;
   auto device = std::make_shared<DeviceState>(state_, std::move(options));
-  std::lock_guard<TopologyMutex> lock(state_->topology);
-  if (absl::Status s = state_->Admit(*device); !s.ok()) return s;
-  std::unique_ptr<Device> handle(new Device(device));
-  device->self = handle.get();
+  std::unique_ptr<Device> handle;
+  {
+    std::lock_guard<TopologyMutex> lock(state_->topology);
+    if (absl::Status s = state_->Admit(*device); !s.ok()) return s;
+    handle.reset(new Device(device));
+    device->self = handle.get();
+  }
+  if (const auto& then = state_->options.on_attach) {
+    if (absl::Status s = then(*handle); !s.ok()) return s;  // and the handle detaches
+  }
   return handle;
 }
 

@@ -89,6 +89,10 @@ class AddressSpace {
     // Called with one line per live owner when something dies with live mappings. Empty: written to
     // stderr.
     std::function<void(std::string_view)> report{};
+    // Called at the end of each Attach with the new device, on its thread with no lock held, so
+    // that a checker sees all of a device that a driver attaches for itself. An error detaches the
+    // device and is what Attach returns.
+    std::function<absl::Status(Device&)> on_attach{};
   };
 
   struct Stats {

@@ -44,6 +44,9 @@ class FragSource {
   // The page stays mapped and is shared with the device: nothing to hand over.
   void OnReceived(const RxBuffer&, uint32_t) {}
   void Put(const RxBuffer& buffer) { pool().Release(buffer.page); }
+  dma::RedZones red_zones() const {
+    return {options_.headroom, options_.size - options_.headroom - options_.capacity};
+  }
 
   // Gives up the page it cuts from, so that the pool can be empty; Take goes on with another.
   void Rest() { fragments_.Retire(); }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 
+#include "dma/observer.h"
 #include "frag/page.h"
 #include "iova/types.h"
 #include "nic/packet.h"
@@ -58,6 +59,17 @@ concept RxBufferSource = requires(S source, RxBuffer& out, const RxBuffer& buffe
   { source.OnReceived(buffer, length) } -> std::same_as<void>;
   { source.Put(buffer) } -> std::same_as<void>;
 };
+
+// What is free on both sides of every buffer of a source while it is posted, for checkers. A source
+// says so by a member red_zones(); none is no bytes.
+template <typename S>
+dma::RedZones RedZonesOf(const S& source) {
+  if constexpr (requires { source.red_zones(); }) {
+    return source.red_zones();
+  } else {
+    return {};
+  }
+}
 
 // How a segment that is to be sent becomes an address the device can use, and what that leaves to
 // be undone. Address returns false when it cannot (the packet is then dropped and counted). Done

@@ -56,6 +56,11 @@ void DescribeForward(CLI::App& app, ForwardText& text, const BackendRegistry& re
   option("--mtu", text.mtu, "N", "68 to 9000 (default 9000); a frame may have 18 bytes more");
   option("--page-order", text.page_order, "N", "receive pages of 4096 << N bytes (default: fit)");
   option("--policy", text.policy, "NAME", "persistent (default), deferred or strict");
+  app.add_option("--audit", text.audit,
+                 "check every DMA operation (--audit=checked: and contents); errors exit 1")
+      ->type_name("[MODE]")
+      ->expected(0, 1)
+      ->default_str("on");
   option("--stats", text.stats, "FILE", "write totals and all counters as JSON");
   app.footer(PortHelp(registry));
 }

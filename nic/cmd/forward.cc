@@ -79,6 +79,7 @@ absl::StatusOr<RunRecord> RunForward(const BackendRegistry& registry, const Forw
   rig_options.mtu = options.mtu;
   rig_options.page_order = options.page_order;
   rig_options.policy = options.policy;
+  rig_options.audit = options.audit;
   auto in = FindEnd(registry, "--in", options.in);
   if (!in.ok()) return in.status();
   rig_options.in = *std::move(in);

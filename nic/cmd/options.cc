@@ -73,6 +73,17 @@ absl::Status PolicyName(const std::optional<std::string>& text, dma::Policy& to)
                    " must be persistent, deferred or strict; leave it out for persistent"));
 }
 
+absl::Status Audit(const std::optional<std::string>& text, AuditMode& to) {
+  if (!text) return absl::OkStatus();
+  for (const AuditMode mode : {AuditMode::kOff, AuditMode::kOn, AuditMode::kChecked}) {
+    if (*text != Name(mode)) continue;
+    to = mode;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--audit: ", Quote(*text), " must be on, checked or off; --audit alone is --audit=on"));
+}
+
 absl::Status StatsFile(const std::optional<std::string>& text, std::optional<std::string>& to) {
   if (text && (text->empty() || text->find('\0') != std::string::npos)) {
     return absl::InvalidArgumentError(absl::StrCat("--stats: ", Quote(*text),
@@ -101,6 +112,7 @@ absl::StatusOr<ForwardOptions> ParseForward(const ForwardText& text) {
            Number("--page-order", text.page_order, 0, 9, "leave it out to fit the MTU",
                   o.page_order),
            PolicyName(text.policy, o.policy),
+           Audit(text.audit, o.audit),
            StatsFile(text.stats, o.stats_file),
        }) {
     if (!s.ok()) return s;

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "dma/types.h"
 #include "nic/cmd/port_spec.h"
+#include "nic/cmd/rig.h"
 
 namespace dmakit::nic::cmd {
 
@@ -22,7 +23,7 @@ inline constexpr uint64_t kMaxSeconds = 1'000'000'000;
 // What stood on the command line; nullopt: the option was not given.
 struct ForwardText {
   std::optional<std::string> in, out, count, seconds, burst, queues, ring, mtu, page_order, policy,
-      stats;
+      audit, stats;
 };
 
 struct ForwardOptions {
@@ -36,6 +37,7 @@ struct ForwardOptions {
   uint32_t mtu = 9000;
   std::optional<unsigned> page_order;
   dma::Policy policy = dma::Policy::kPersistent;
+  AuditMode audit = kDefaultAudit;
   std::optional<std::string> stats_file;
 };
 

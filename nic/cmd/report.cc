@@ -30,6 +30,7 @@ void ForEach(const Totals& t, Visit&& visit) {
   visit("iommu_faults", t.iommu_faults);
   visit("live_mappings_at_exit", t.live_mappings_at_exit);
   visit("pool_bytes", t.pool_bytes);
+  visit("audit_errors", t.audit_errors);
   visit("driver_ns_per_frame", t.driver_ns_per_frame);
 }
 
@@ -216,6 +217,7 @@ Totals ComputeTotals(const RunRecord& run) {
       t.iommu_faults += nic->walks->faults;
     }
   }
+  t.audit_errors = run.rig.audit_summary.errors;
   t.pool_bytes = Sum(run.rig.in, [](auto& q) { return q.pool.bytes_peak; });
   if (run.loop.forwarded != 0) {
     t.driver_ns_per_frame =
@@ -243,6 +245,11 @@ std::vector<std::string> FindProblems(const RunRecord& run, const Totals& totals
   if (totals.live_mappings_at_exit != 0) {
     problems.push_back(absl::StrCat(totals.live_mappings_at_exit, " mappings leaked"));
   }
+  if (totals.audit_errors != 0) {
+    problems.push_back(absl::StrCat(
+        totals.audit_errors, " audit errors: ", absl::StrJoin(run.rig.audit_summary.found, ", "),
+        totals.audit_errors > run.rig.audit_summary.found.size() ? ", and more" : ""));
+  }
   for (const std::string& problem : run.rig.problems) problems.push_back(problem);
   return problems;
 }
@@ -262,6 +269,10 @@ std::string ToText(const RunRecord& run, const Totals& totals) {
       absl::StrAppend(&text, "violation: ", nic->port.name, ": ", violation, "\n");
     }
   }
+  for (const std::string& report : run.rig.audit_summary.reports) {
+    absl::StrAppend(&text, "audit: ", report);
+    if (!text.ends_with('\n')) text += '\n';
+  }
   return text;
 }
 
@@ -273,9 +284,13 @@ std::string ToJson(const RunRecord& run, const Totals& totals) {
   json["options"] = {{"policy", dma::Name(run.policy)},
                      {"queues", run.queues},
                      {"ring", run.ring},
-                     {"mtu", run.mtu}};
+                     {"mtu", run.mtu},
+                     {"audit", Name(run.rig.audit)}};
   json["policy_fallback"] = run.rig.policy_fallback;
   json["problems"] = FindProblems(run, totals);
+  if (run.rig.audit != AuditMode::kOff) {
+    json["audit"] = Json::parse(run.rig.audit_summary.json, nullptr, false);
+  }
   json["ports"] =
       Json::array({PortJson(run.rig.in, run.source, true), PortJson(run.rig.out, run.sink, false)});
   // Names from the command line may be anything; invalid UTF-8 is replaced, not thrown.

@@ -30,6 +30,7 @@ struct Totals {
   uint64_t iommu_faults = 0;
   uint64_t live_mappings_at_exit = 0;  // with both ports closed
   uint64_t pool_bytes = 0;             // packet memory at its peak
+  uint64_t audit_errors = 0;           // 0 also when nothing was audited
   double driver_ns_per_frame = 0;      // processor time in driver code, see ForwardLoop
 };
 

@@ -50,6 +50,18 @@ NicReport Report(Nic& nic, PortStats port) {
 
 }  // namespace
 
+std::string_view Name(AuditMode mode) {
+  switch (mode) {
+    case AuditMode::kOff:
+      return "off";
+    case AuditMode::kOn:
+      return "on";
+    case AuditMode::kChecked:
+      return "checked";
+  }
+  return "?";
+}
+
 absl::StatusOr<std::unique_ptr<Rig>> Rig::Create(const RigOptions& options) {
   std::unique_ptr<Rig> rig(new Rig);
   if (absl::Status s = rig->SetUp(options); !s.ok()) return s;
@@ -72,17 +84,7 @@ absl::Status Rig::SetUp(const RigOptions& options) {
   if (!out_nic.ok()) return Blame("--out", out_nic.status());
   out_nic_ = *std::move(out_nic);
 
-  dma::AddressSpace::Options space_options;
-  space_options.name = "forward";
-  space_options.memory = memory_.get();
-  space_options.clock = &clock_;
-  space_options.threads = &threads_;
-  space_options.fence = &fence_;
-  space_options.policy = options.policy;
-  space_options.report = [this](std::string_view line) { leaks_.emplace_back(line); };
-  auto space = dma::AddressSpace::Create(std::move(space_options));
-  if (!space.ok()) return space.status();
-  space_ = *std::move(space);
+  if (absl::Status s = MakeSpace(options); !s.ok()) return s;
 
   PortOptions port;
   port.ring_size = options.ring;
@@ -103,6 +105,32 @@ absl::Status Rig::SetUp(const RigOptions& options) {
   for (uint32_t q = 0; q < options.queues; ++q) {
     out_port_->SetTxOwner(q, &in_port_->rx_pool(q));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Rig::MakeSpace(const RigOptions& options) {
+  dma::AddressSpace::Options space_options;
+  space_options.name = "forward";
+  space_options.memory = memory_.get();
+  space_options.clock = &clock_;
+  space_options.threads = &threads_;
+  space_options.fence = &fence_;
+  space_options.policy = options.policy;
+  space_options.report = [this](std::string_view line) { leaks_.emplace_back(line); };
+  audit_mode_ = options.audit;
+  if (audit_mode_ != AuditMode::kOff) {
+    dma::Audit::Options audit;
+    audit.checked = audit_mode_ == AuditMode::kChecked;
+    if (audit.checked) {
+      guard_ = std::make_unique<dma::host::FaultGuard>();
+      audit.guard = guard_.get();
+    }
+    audit_ = std::make_unique<dma::Audit>(std::move(audit));
+    space_options.on_attach = [this](dma::Device& device) { return audit_->Attach(device); };
+  }
+  auto space = dma::AddressSpace::Create(std::move(space_options));
+  if (!space.ok()) return space.status();
+  space_ = *std::move(space);
   return absl::OkStatus();
 }
 
@@ -137,11 +165,28 @@ RigReport Rig::Finish() {
   report.out = Report(*out_nic_, std::move(out));
   report.policy_fallback = space_->stats().fallback;
   space_.reset();
+  Summarize(report);
   for (std::string& line : leaks_) report.problems.push_back(std::move(line));
   for (Nic* const nic : {in_nic_.get(), out_nic_.get()}) {
     if (Model* const model = nic->model()) model->Plug(nullptr);
   }
   return report;
+}
+
+void Rig::Summarize(RigReport& report) const {
+  report.audit = audit_mode_;
+  if (audit_ == nullptr) return;
+  AuditSummary& summary = report.audit_summary;
+  summary.errors = audit_->errors();
+  summary.warnings = audit_->warnings();
+  summary.json = audit_->Json();
+  for (const dma::AuditReport& r : audit_->reports()) {
+    if (summary.reports.size() == kWords) break;
+    summary.reports.push_back(dma::ToText(r));
+    if (dma::IsWarning(r.code)) continue;
+    summary.found.push_back(
+        absl::StrCat(std::string(dma::Name(r.code)), " of '", r.owner, "' on ", r.device));
+  }
 }
 
 void Rig::CheckLeftovers(RigReport& report) {

@@ -14,15 +14,18 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dma/address_space.h"
+#include "dma/audit.h"
 #include "dma/domain.h"
 #include "dma/host/clock.h"
 #include "dma/host/fence.h"
 #include "dma/host/host_memory.h"
+#include "dma/host/page_guard.h"
 #include "dma/software_iommu.h"
 #include "nic/backend.h"
 #include "nic/cmd/forward_loop.h"
@@ -31,6 +34,19 @@
 #include "nic/wire/wire.h"
 
 namespace dmakit::nic::cmd {
+
+enum class AuditMode : uint8_t {
+  kOff,
+  kOn,       // books are kept and compared
+  kChecked,  // contents too: copies, red zones, and the CPU's view of posted pages taken away
+};
+std::string_view Name(AuditMode mode);
+
+#if defined(DMAKIT_CHECKED)
+inline constexpr AuditMode kDefaultAudit = AuditMode::kChecked;
+#else
+inline constexpr AuditMode kDefaultAudit = AuditMode::kOff;
+#endif
 
 struct RigOptions {
   struct End {
@@ -44,6 +60,16 @@ struct RigOptions {
   uint32_t mtu = 9000;
   std::optional<unsigned> page_order;
   dma::Policy policy = dma::Policy::kPersistent;
+  AuditMode audit = kDefaultAudit;
+};
+
+// What the audit of both NICs found.
+struct AuditSummary {
+  uint64_t errors = 0;
+  uint64_t warnings = 0;
+  std::vector<std::string> found;    // "reused-while-posted of 'enic0 rq 0'", the first ones
+  std::vector<std::string> reports;  // in full, several lines each, the first ones
+  std::string json;                  // dma::Audit::Json()
 };
 
 // What one NIC did, from beginning to end.
@@ -62,6 +88,8 @@ struct RigReport {
   bool shared_domain = false;         // both NICs are behind one domain: its counts are in both
   std::vector<std::string> problems;  // stop deadlines, quarantine, leaked mappings; in words
   std::string policy_fallback;        // not empty: the policy asked for could not be set up; why
+  AuditMode audit = AuditMode::kOff;
+  AuditSummary audit_summary;
 };
 
 class Rig {
@@ -86,15 +114,20 @@ class Rig {
  private:
   Rig() = default;
   absl::Status SetUp(const RigOptions& options);
+  absl::Status MakeSpace(const RigOptions& options);
   void CheckLeftovers(RigReport& report);
+  void Summarize(RigReport& report) const;
 
   dma::host::SystemClock clock_;
   dma::host::SystemThreads threads_;
   dma::host::MembarrierFence fence_;
+  AuditMode audit_mode_ = AuditMode::kOff;
   std::vector<std::string> leaks_;  // filled by the address space when it dies
   std::unique_ptr<dma::host::HostMemory> memory_;
   std::unique_ptr<Nic> in_nic_;
   std::unique_ptr<Nic> out_nic_;
+  std::unique_ptr<dma::host::FaultGuard> guard_;
+  std::unique_ptr<dma::Audit> audit_;  // outlives the devices, ends before their domains
   std::unique_ptr<dma::AddressSpace> space_;
   std::unique_ptr<Port> in_port_;
   std::unique_ptr<Port> out_port_;  // holds packets of in_port_: dies first

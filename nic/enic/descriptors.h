@@ -277,6 +277,7 @@ struct DescriptorSlot {
     low.Store(words.low);
     high.Store(words.high);
   }
+  Words Load() const { return {low.Load(), high.Load()}; }
 };
 static_assert(sizeof(DescriptorSlot) == kDescriptorBytes);
 static_assert(offsetof(DescriptorSlot, high) == 8);

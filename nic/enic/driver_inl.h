@@ -90,7 +90,7 @@ absl::Status Driver<Source, Addressing>::SetUpQueues() {
     auto memory = AllocateQueue(vnic_.device(), options_.ring_size, control.label);
     if (!memory.ok()) return memory.status();
     ProgramRq(control.registers, *memory);
-    rx_[i].Attach(*std::move(memory), control.registers.queue);
+    rx_[i].Attach(*std::move(memory), control.registers.queue, {vnic_.device(), control.label});
     BeginDropCount(i);
   }
   for (size_t i = 0; i < tx_.size(); ++i) {
@@ -98,7 +98,7 @@ absl::Status Driver<Source, Addressing>::SetUpQueues() {
     auto memory = AllocateQueue(vnic_.device(), options_.ring_size, control.label);
     if (!memory.ok()) return memory.status();
     ProgramWq(control.registers, *memory);
-    tx_[i].Attach(*std::move(memory), control.registers.queue);
+    tx_[i].Attach(*std::move(memory), control.registers.queue, {vnic_.device(), control.label});
   }
   return absl::OkStatus();
 }

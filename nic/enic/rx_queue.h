@@ -26,6 +26,7 @@
 #include "nic/enic/rings.h"
 #include "nic/packet.h"
 #include "nic/queue.h"
+#include "nic/ring_watch.h"
 #include "nic/stats.h"
 
 namespace dmakit::nic::enic {
@@ -60,24 +61,26 @@ class RxQueue {
     size_t got = 0;
     uint64_t bytes = 0;
     Words entry;
+    const bool watched = watch_.on();
     for (uint32_t looked = 0; looked < size_ && got < burst.size(); ++looked) {
       if (!completions_.Next(entry)) break;
-      if (Deliver(DecodeCqRq(entry), burst[got])) bytes += burst[got++].length;
+      if (Deliver(DecodeCqRq(entry), burst[got], watched)) bytes += burst[got++].length;
     }
     if (got != 0) {
       frames_.Add(got);
       bytes_.Add(bytes);
     }
-    Refill();
+    Refill(watched);
     return got;
   }
 
   // --- Control ---
 
   // Takes over an empty ring whose registers are programmed.
-  void Attach(QueueMemory memory, const dma::MmioRegion& registers) {
+  void Attach(QueueMemory memory, const dma::MmioRegion& registers, RingWatch watch) {
     memory_ = std::move(memory);
     registers_ = registers;
+    watch_ = std::move(watch);
     size_ = memory_.ring.count();
     most_posted_ = size_ - 1;
     completions_ = CompletionRing(memory_.completions.at(0), size_);
@@ -86,13 +89,13 @@ class RxQueue {
   }
   // Once the device has been told to run (sheet 3.1: enable first, then post). Buffers posted.
   uint32_t Fill() {
-    Refill();
+    Refill(watch_.on());
     return posted_;
   }
   // The device has let go: gives the posted buffers back, and counts frames nobody asked for.
   void Reclaim() {
     CountUnread();
-    for (; posted_ > 0; --posted_) source_.Put(TakeSlot());
+    for (const bool watched = watch_.on(); posted_ > 0; --posted_) PutUnused(TakeSlot(), watched);
     Forget();
   }
   // The device may still write to them: buffers stay out, for the pool's end to quarantine them.
@@ -133,26 +136,34 @@ class RxQueue {
     return buffer;
   }
 
+  void PutUnused(const RxBuffer& buffer, bool watched) {
+    if (watched) [[unlikely]]
+      watch_.Completed(buffer.iova, 0);
+    source_.Put(buffer);
+  }
+
   // Whether the entry names a buffer that the device has.
   bool Possible(const CqEnetRqDesc& done) const {
     return done.type == CqType::kRqEnet && done.q_number == index_ &&
            done.completed_index < size_ && Ahead(done.completed_index) < posted_;
   }
 
-  bool Deliver(const CqEnetRqDesc& done, Packet& packet) {
+  bool Deliver(const CqEnetRqDesc& done, Packet& packet, bool watched) {
     if (!Possible(done)) [[unlikely]] {
       bad_completions_.Add();
       return false;
     }
     // Sheet 3.2: buffers before the completed one were skipped, they come back unused.
     for (; to_clean_ != done.completed_index; --posted_) {
-      source_.Put(TakeSlot());
+      PutUnused(TakeSlot(), watched);
       skipped_.Add();
     }
     const RxBuffer buffer = TakeSlot();
     --posted_;
     __builtin_prefetch(&slots_[to_clean_]);
     const uint32_t bytes = done.bytes_written;
+    if (watched) [[unlikely]]
+      watch_.Completed(buffer.iova, bytes);
     if (done.truncated || !done.sop || !done.eop || bytes == 0 || bytes > buffer.capacity)
         [[unlikely]] {
       CountError(done);
@@ -180,13 +191,16 @@ class RxQueue {
     }
   }
 
-  void Refill() {
+  void Refill(bool watched) {
     const uint32_t before = posted_;
     while (posted_ < most_posted_) {
       RxBuffer& slot = slots_[to_use_];
       if (!source_.Take(slot)) {
         refill_failed_.Add();
         break;
+      }
+      if (watched) [[unlikely]] {
+        watch_.Posted(slot.iova, slot.capacity, dma::Direction::kFromDevice, RedZonesOf(source_));
       }
       memory_.ring.at(to_use_)->Store(
           Encode(RqEnetDesc{slot.iova.value(), LengthField(slot.capacity), RqType::kOnlySop}));
@@ -225,6 +239,7 @@ class RxQueue {
   std::unique_ptr<RxBuffer[]> slots_;
   CompletionRing completions_;
   dma::MmioRegion registers_;
+  RingWatch watch_;
   QueueMemory memory_;
 
   Counter frames_, bytes_, bad_fcs_, truncated_, bad_completions_, refill_failed_, skipped_;

@@ -29,6 +29,7 @@
 #include "nic/enic/rings.h"
 #include "nic/packet.h"
 #include "nic/queue.h"
+#include "nic/ring_watch.h"
 #include "nic/stats.h"
 
 namespace dmakit::nic::enic {
@@ -51,6 +52,7 @@ class TxQueue {
     const uint32_t first = to_use_;
     size_t taken = 0;
     bool dropped = false;
+    const bool watched = watch_.on();
     for (Packet& packet : burst) {
       uint32_t pieces = 0;
       Counter* reason = Inspect(packet, pieces);
@@ -59,7 +61,7 @@ class TxQueue {
           ring_full_.Add();
           break;
         }
-        if (!Place(packet, pieces)) reason = &addressing_failed_;
+        if (!Place(packet, pieces, watched)) reason = &addressing_failed_;
       }
       if (reason != nullptr) [[unlikely]] {
         reason->Add();
@@ -83,6 +85,7 @@ class TxQueue {
     size_t frames = 0;
     uint64_t bytes = 0;
     Words entry;
+    const bool watched = watch_.on();
     for (uint32_t looked = 0; looked < size_; ++looked) {
       if (!completions_.Next(entry)) break;
       const CqEnetWqDesc done = DecodeCqWq(entry);
@@ -91,7 +94,7 @@ class TxQueue {
         continue;
       }
       for (uint32_t left = Ahead(done.completed_index) + 1; left > 0; --left) {
-        if (const uint32_t length = ReleaseOldest(); length != 0) {
+        if (const uint32_t length = ReleaseOldest(watched); length != 0) {
           ++frames;
           bytes += length;
         }
@@ -110,9 +113,10 @@ class TxQueue {
   // Whose thread transmits: fragments of `pool` go back without atomics.
   void SetOwner(frag::PagePool* pool) { returner_.emplace(pool); }
   // Takes over an empty ring whose registers are programmed.
-  void Attach(QueueMemory memory, const dma::MmioRegion& registers) {
+  void Attach(QueueMemory memory, const dma::MmioRegion& registers, RingWatch watch) {
     memory_ = std::move(memory);
     registers_ = registers;
+    watch_ = std::move(watch);
     size_ = memory_.ring.count();
     most_used_ = size_ - 1;
     completions_ = CompletionRing(memory_.completions.at(0), size_);
@@ -123,7 +127,9 @@ class TxQueue {
   // The device has let go: releases what it did not send, too. Returns the packets it did not send.
   uint64_t Reclaim() {
     Reap();
-    while (used_ > 0) ReleaseUnsent();
+    for (const bool watched = watch_.on(); used_ > 0;) {
+      if (ReleaseOldest(watched) != 0) ++lost_now_;
+    }
     returner_->Flush();
     return Forget(lost_now_);
   }
@@ -196,7 +202,7 @@ class TxQueue {
 
   // Writes the packet's descriptors, which the device cannot see before posted_index moves. If a
   // segment has no address everything is undone, and the packet still the caller's.
-  bool Place(Packet& packet, uint32_t pieces) {
+  bool Place(Packet& packet, uint32_t pieces, bool watched) {
     uint32_t at = to_use_;
     uint32_t last = at;
     uint32_t placed = 0;
@@ -206,9 +212,11 @@ class TxQueue {
       Slot& slot = slots_[at];
       Iova iova;
       if (!addressing_.Address(segment, iova, slot.token)) [[unlikely]] {
-        Undo(placed);
+        Undo(placed, watched);
         return false;
       }
+      if (watched) [[unlikely]]
+        watch_.Posted(iova, segment.length, dma::Direction::kToDevice);
       slot.segment = segment;
       slot.frame_bytes = 0;
       bytes += segment.length;
@@ -231,8 +239,10 @@ class TxQueue {
     return true;
   }
 
-  void Undo(uint32_t placed) {
+  void Undo(uint32_t placed, bool watched) {
     for (uint32_t at = to_use_; placed > 0; --placed, at = Next(at)) {
+      if (watched) [[unlikely]]
+        TellDone(at);
       addressing_.Done(slots_[at].segment, slots_[at].token);
     }
   }
@@ -245,8 +255,15 @@ class TxQueue {
     returner_->Flush();
   }
 
+  // The address is the one in the descriptor: a slot that kept it would grow for checkers only.
+  void TellDone(uint32_t at) {
+    watch_.Completed(Iova{DecodeWq(memory_.ring.at(at)->Load()).address}, 0);
+  }
+
   // Returns the length of the packet that ended with it, or 0.
-  uint32_t ReleaseOldest() {
+  uint32_t ReleaseOldest(bool watched) {
+    if (watched) [[unlikely]]
+      TellDone(to_clean_);
     const Slot& slot = slots_[to_clean_];
     addressing_.Done(slot.segment, slot.token);
     returner_->Return(slot.segment.page);
@@ -254,9 +271,6 @@ class TxQueue {
     --used_;
     if (slot.frame_bytes != 0) --packets_;
     return slot.frame_bytes;
-  }
-  void ReleaseUnsent() {
-    if (ReleaseOldest() != 0) ++lost_now_;
   }
 
   uint64_t Forget(uint64_t lost) {
@@ -282,6 +296,7 @@ class TxQueue {
   std::unique_ptr<Slot[]> slots_;
   CompletionRing completions_;
   dma::MmioRegion registers_;
+  RingWatch watch_;
   QueueMemory memory_;
   std::optional<frag::Returner> returner_;
 
