@@ -14,7 +14,8 @@ namespace dmakit::dma {
 enum class AuditCode : uint8_t {
   // On unmap or free.
   kErrorAddress = 1,     // the address is the error value of a failed map
-  kNothingMapped = 2,    // nothing of this device is live there: a second unmap, a wrong address
+  kNothingMapped = 2,    // nothing of this device is live there: a second unmap, a wrong address,
+                         // also one that is posted to a ring
   kWrongSize = 3,        // not the size that was mapped
   kWrongFamily = 4,      // mapped as single, list, coherent or resource; unmapped as another
   kWrongCpuAddress = 5,  // a coherent block freed with the CPU address of something else
@@ -42,7 +43,7 @@ enum class AuditCode : uint8_t {
   // Beyond Linux's.
   kSyncWrongOwner = 24,     // handed over to the side that has it already
   kCpuAccess = 25,          // the CPU used the bytes while the device had them
-  kAccessAfterUnmap = 26,   // the device used a range after its unmap
+  kAccessAfterUnmap = 26,   // the device used a range after its unmap, or was told to
   kWroteOutside = 27,       // the device wrote beside the bytes it was given
   kReusedWhilePosted = 28,  // page recycled, or mapping ended, while posted to a ring
   kBadRelease = 29,         // fragment released twice, or to a pool that it is not from

@@ -87,6 +87,18 @@ void DeviceAudit::CheckPost(Call& call, const AuditRecord* record, const PostEve
         absl::StrCat("posted to '", View(event.ring), "': ", ToString(event.range), ": ", what...));
     if (record == nullptr) report.owner.assign(event.ring);
   };
+  if (record == nullptr) {
+    if (const AuditRecord* const gone = FindRetired(event.range.base)) {
+      AuditReport& report =
+          Report(call, AuditCode::kAccessAfterUnmap, gone,
+                 absl::StrCat("posted to '", View(event.ring), "' as ", ToString(event.range), ", ",
+                              (call.now - gone->unmapped_at).count(), " ns after the unmap of the ",
+                              Describe(*gone)));
+      if (report.owner.empty()) report.owner.assign(event.ring);
+    } else {
+      wrong(AuditCode::kNothingMapped, "nothing of this device is mapped there");
+    }
+  }
   const uint64_t size = event.range.size.value();
   if (event.range.size > max_segment_) {
     wrong(AuditCode::kSegmentTooLong, size, " bytes, the device takes ", max_segment_.value(),

@@ -114,6 +114,36 @@ TEST_CASE("A fault where nothing was mapped, or without the right to, is only co
   CHECK(r.audit.unexplained_faults() == 2);
 }
 
+TEST_CASE("Class 26: a ring is given what was unmapped before; class 2: what never was mapped") {
+  AuditRig r;
+  Mapping m = r.Map(r.buffer.part(8, 100), kTo, "tx2");
+  const Range range{m.iova(), Bytes(100)};
+  Observer* const watching = r.nic->observer();
+  REQUIRE(watching != nullptr);
+  SECTION("wrong: unmapped") {
+    r.Unmap(std::move(m));
+    r.clock.Advance(Nanos{77});
+    watching->OnPosted(*r.nic, {range, kTo, "wq 3"});
+    const AuditReport report = Only(r.audit, AuditCode::kAccessAfterUnmap);
+    CHECK(report.owner == "tx2");
+    CHECK(Says(report, "'wq 3'"));
+    CHECK(Says(report, "77 ns after the unmap"));
+    watching->OnCompleted(*r.nic, range.base, Bytes(0));
+  }
+  SECTION("wrong: nowhere") {
+    watching->OnPosted(*r.nic, {{Iova{0x1000}, Bytes(64)}, kTo, "wq 3"});
+    CHECK(Only(r.audit, AuditCode::kNothingMapped).owner == "wq 3");
+    watching->OnCompleted(*r.nic, Iova{0x1000}, Bytes(0));
+    r.Unmap(std::move(m));
+  }
+  SECTION("right: posted, completed, unmapped") {
+    watching->OnPosted(*r.nic, {range, kTo, "wq 3"});
+    watching->OnCompleted(*r.nic, range.base, Bytes(0));
+    r.Unmap(std::move(m));
+    CHECK(Silent(r.audit));
+  }
+}
+
 TEST_CASE("Class 26: a fault at an address that is mapped again is not the old mapping's") {
   AuditRig r;
   Mapping m = r.Map(r.buffer.part(0, 100), kTo, "old");
