@@ -90,6 +90,7 @@ TEST_CASE("fragments: consecutive, aligned, inside, with their IOVA") {
 
 TEST_CASE("the cutter's own reference cannot be given back by others") {
   FakeRig rig;
+  rig.audit.Expect(dma::AuditCode::kBadRelease);
   auto pool = rig.Pool({.order = 0});
   FragAllocator cutter = Cutter(*pool, {.size = 64});
   Fragment fragment = cutter.Allocate();

@@ -136,6 +136,7 @@ TEST_CASE("the last fragment decides, whoever returns it") {
 
 TEST_CASE("strict: a device access after the last release faults") {
   IommuRig rig;
+  rig.audit.Expect(dma::AuditCode::kAccessAfterUnmap);
   auto pool = rig.Pool({.order = 0, .policy = Policy::kStrict});
   Page* page = pool->Take();
   const Iova iova = page->iova;
@@ -159,6 +160,7 @@ TEST_CASE("strict: a device access after the last release faults") {
 
 TEST_CASE("deferred: an access between unmap and flush is on record, and nothing is reused yet") {
   IommuRig rig;
+  rig.audit.Expect(dma::AuditCode::kAccessAfterUnmap);
   auto pool = rig.Pool({.order = 0, .max_bytes = Bytes{2 * 4096}, .policy = Policy::kDeferred});
   Page* page = pool->Take();
   const Iova iova = page->iova;
@@ -212,6 +214,7 @@ TEST_CASE("deferred: a flush from elsewhere frees the page without one of its ow
 
 TEST_CASE("persistent: no IOMMU sees a late write while the pool lives; after it, it faults") {
   IommuRig rig;
+  rig.audit.Expect(dma::AuditCode::kAccessAfterUnmap);
   Iova iova;
   {
     auto pool = rig.Pool({.order = 0});
@@ -240,6 +243,7 @@ TEST_CASE("persistent: no IOMMU sees a late write while the pool lives; after it
 TEST_CASE("a page that is given up is out of every device's reach before its memory goes") {
   const Policy policy = GENERATE(Policy::kPersistent, Policy::kStrict, Policy::kDeferred);
   IommuRig rig;
+  rig.audit.Expect(dma::AuditCode::kAccessAfterUnmap);
   auto pool = rig.Pool({.order = 3, .policy = policy});
   Page* page = pool->Take();
   const Iova iova = page->iova;
@@ -265,6 +269,7 @@ TEST_CASE("an unmap that fails puts the page in quarantine, and the pool goes on
   const Policy policy = GENERATE(Policy::kStrict, Policy::kDeferred);
   const bool partly = GENERATE(false, true);
   FakeRig rig;
+  rig.audit.Expect(dma::AuditCode::kBadRelease);
   {
     auto pool = rig.Pool({.order = 1, .max_bytes = Bytes{3 * 8192}, .policy = policy});
     Page* page = pool->Take();

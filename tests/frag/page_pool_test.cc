@@ -193,6 +193,8 @@ TEST_CASE("Trim gives back free pages, and only those") {
 
 TEST_CASE("releases that cannot be right are refused, counted and change nothing") {
   FakeRig rig;
+  rig.audit.Expect(dma::AuditCode::kBadRelease);
+  rig.audit.Expect(dma::AuditCode::kReferenceCount);
   auto pool = rig.Pool({.order = 0});
   auto other = rig.Pool({.label = "rx1", .order = 0});
   Page* page = pool->Take();
@@ -227,6 +229,8 @@ TEST_CASE("releases that cannot be right are refused, counted and change nothing
 
 TEST_CASE("what other threads return too often is refused when it is folded") {
   FakeRig rig;
+  rig.audit.Expect(dma::AuditCode::kBadRelease);
+  rig.audit.Expect(dma::AuditCode::kReferenceCount);
   auto pool = rig.Pool({.order = 0, .teardown_deadline = dma::Nanos{0}});
   Page* page = pool->Take();
   {

@@ -26,6 +26,7 @@
 #include "frag/page_pool.h"
 #include "frag/returner.h"
 #include "tests/catch.h"
+#include "tests/checked_audit.h"
 
 namespace dmakit::frag::testing {
 
@@ -118,7 +119,8 @@ class Rig {
          .clock = &clock,
          .policy = options_.policy,
          .deferred = options_.deferred,
-         .report = [this](std::string_view line) { reports.emplace_back(line); }});
+         .report = [this](std::string_view line) { reports.emplace_back(line); },
+         .on_attach = audit.on_attach()});
     INFO(made.status());
     REQUIRE(made.ok());
     space = *std::move(made);
@@ -136,6 +138,7 @@ class Rig {
   dma::host::FakeClock clock;
   FakeWaiter waiter;
   std::vector<std::string> reports;  // what died with live mappings
+  dmakit::testing::CheckedAudit audit;
   std::unique_ptr<dma::AddressSpace> space;
   std::unique_ptr<dma::Device> device;
 };

@@ -251,9 +251,9 @@ TEST_CASE("what the device knows about a frame reaches the packet") {
 }
 
 TEST_CASE("packets received on one port are sent on another: one IOVA on both") {
+  auto iommu2 = dma::SoftwareIommu::Create({.name = "iommu2"}).value();
   Rig rig({.port = {.tx_queues = 0, .ring_size = 128, .mtu = 1500}});
   rig.Start();
-  auto iommu2 = dma::SoftwareIommu::Create({.name = "iommu2"}).value();
   Model model2(iommu2->NewPort("enic1"));
   TestWire wire2;
   model2.Plug(&wire2);

@@ -342,6 +342,7 @@ Iova FirstBuffer(Rig& rig, dma::DevicePort& port) {
 
 TEST_CASE("a receive queue that keeps running: everything it may write to is quarantined") {
   Rig rig(Small());
+  rig.audit.Expect(dma::AuditCode::kLeaked);
   rig.Start();
   const auto device = rig.iommu->NewPort("late device");
   const Iova buffer = FirstBuffer(rig, *device);
@@ -377,6 +378,7 @@ TEST_CASE("a receive queue that keeps running: everything it may write to is qua
 
 TEST_CASE("a transmit queue that keeps running keeps its packets' pages") {
   Rig rig(Small());
+  rig.audit.Expect(dma::AuditCode::kLeaked);
   rig.Start();
   std::vector<Packet> packets(32);
   rig.wire.Send(testing::NumberedFrame(1, 500));
@@ -430,6 +432,7 @@ TEST_CASE("a doorbell that never arrives: the packets are given back, counted an
 
 TEST_CASE("a device that is gone ends Stop at once, with everything quarantined") {
   Rig rig(Small());
+  rig.audit.Expect(dma::AuditCode::kLeaked);
   rig.Start();
   rig.bar.on_read = [](uint64_t) -> std::optional<uint64_t> { return ~uint64_t{0}; };
   const dma::Nanos before = rig.waiter.Now();
@@ -448,6 +451,7 @@ TEST_CASE("a device that is gone ends Stop at once, with everything quarantined"
 
 TEST_CASE("a command that never ends keeps what it points to in quarantine") {
   Rig rig(Small());
+  rig.audit.Expect(dma::AuditCode::kLeaked);
   REQUIRE(rig.MakeSpace().ok());
   REQUIRE(rig.Open().ok());
   const uint64_t devcmd = BlockAt(rig.model.bar0(), ResourceType::kDevcmd, 0);

@@ -33,6 +33,7 @@
 #include "nic/rx_pool.h"
 #include "nic/wire/wire.h"
 #include "tests/catch.h"
+#include "tests/checked_audit.h"
 #include "tests/nic/frames.h"
 
 namespace dmakit::nic::enic {
@@ -176,7 +177,8 @@ class Rig {
          .clock = &clock,
          .threads = options_.threaded ? &threads : nullptr,
          .policy = options_.port.policy,
-         .report = [this](std::string_view line) { reports.emplace_back(line); }});
+         .report = [this](std::string_view line) { reports.emplace_back(line); },
+         .on_attach = audit.on_attach()});
     if (!made.ok()) return made.status();
     space = *std::move(made);
     return absl::OkStatus();
@@ -236,6 +238,7 @@ class Rig {
   Model model;
   ListeningBar bar;
   ModelWaiter waiter;
+  dmakit::testing::CheckedAudit audit;
   std::unique_ptr<dma::AddressSpace> space;
   std::unique_ptr<Port> port;
 };

@@ -375,6 +375,7 @@ TEST_CASE("a device that completes without end does not hold Reap") {
 
 TEST_CASE("a queue that the device stopped says so, and its packets are given back at Stop") {
   TxRig rig;
+  rig.audit.Expect(dma::AuditCode::kNothingMapped);
   Packet packet = rig.Make({60});
   packet.segments[0].offset += 100u << 20;  // an address nobody mapped
   REQUIRE(rig.Send(packet) == 1);
