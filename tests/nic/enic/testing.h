@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,6 +25,7 @@
 #include "dma/host/fakes.h"
 #include "dma/software_iommu.h"
 #include "frag/returner.h"
+#include "iova/space.h"
 #include "nic/enic/descriptors.h"
 #include "nic/enic/model.h"
 #include "nic/enic/port.h"
@@ -74,10 +76,11 @@ class TestWire final : public Wire {
 
 // --- Edges that fail -----------------------------------------------------------------------------
 
-// A SoftwareIommu whose k-th map fails.
+// A SoftwareIommu whose k-th map, unmap or invalidation fails.
 class FailingDomain final : public dma::Domain {
  public:
-  FailingDomain(dma::Domain& real, FailPoint* fail) : real_(real), fail_(fail) {}
+  FailingDomain(dma::Domain& real, FailPoint* fail, FailPoint* unmap, FailPoint* invalidate)
+      : real_(real), fail_(fail), unmap_(unmap), invalidate_(invalidate) {}
   std::string_view name() const override { return real_.name(); }
   const dma::DomainFacts& facts() const override { return real_.facts(); }
   absl::Status Map(Range range, dma::MemoryView memory, dma::Access access) override {
@@ -86,14 +89,52 @@ class FailingDomain final : public dma::Domain {
     }
     return real_.Map(range, memory, access);
   }
-  absl::StatusOr<Bytes> Unmap(Range range) override { return real_.Unmap(range); }
-  absl::Status Invalidate(Range range) override { return real_.Invalidate(range); }
-  absl::Status InvalidateAll() override { return real_.InvalidateAll(); }
+  absl::StatusOr<Bytes> Unmap(Range range) override {
+    if (unmap_ != nullptr && unmap_->Hit()) return absl::InternalError("injected: not unmapped");
+    return real_.Unmap(range);
+  }
+  absl::Status Invalidate(Range range) override {
+    if (absl::Status s = CheckInvalidate(); !s.ok()) return s;
+    return real_.Invalidate(range);
+  }
+  absl::Status InvalidateAll() override {
+    if (absl::Status s = CheckInvalidate(); !s.ok()) return s;
+    return real_.InvalidateAll();
+  }
   dma::DomainStats stats() const override { return real_.stats(); }
 
  private:
+  absl::Status CheckInvalidate() {
+    if (invalidate_ == nullptr || !invalidate_->Hit()) return absl::OkStatus();
+    return absl::InternalError("injected: not invalidated");
+  }
+
   dma::Domain& real_;
   FailPoint* fail_;
+  FailPoint* unmap_;
+  FailPoint* invalidate_;
+};
+
+// Time that jumps ahead, or back, at a chosen look at it.
+class UnsteadyWaiter final : public dma::Waiter {
+ public:
+  UnsteadyWaiter(dma::Waiter& real, FailPoint* fail, dma::Nanos jump)
+      : real_(real), fail_(fail), jump_(jump) {}
+  dma::Nanos Now() override {
+    if (fail_ != nullptr && fail_->Hit()) offset_ += jump_;
+    return real_.Now() + offset_;
+  }
+  void Pause() override {
+    ++pauses;
+    real_.Pause();
+  }
+  uint64_t pauses = 0;
+
+ private:
+  dma::Waiter& real_;
+  FailPoint* fail_;
+  const dma::Nanos jump_;
+  dma::Nanos offset_{0};
 };
 
 // A model's BAR with a listener: every write is logged if asked for, and a read may be answered by
@@ -147,6 +188,10 @@ struct RigOptions {
   ModelOptions model{};
   bool threaded = false;
   FailPoint* fail = nullptr;  // memory, maps and threads, counted together
+  FailPoint* fail_unmap = nullptr;
+  FailPoint* fail_invalidate = nullptr;
+  FailPoint* fail_time = nullptr;  // the waiter's, which jumps
+  dma::Nanos time_jump{0};
   dma::SoftwareIommu::Options iommu{};
   dma::Access page_access = dma::Access::kReadWrite;
 };
@@ -158,10 +203,11 @@ class Rig {
         memory({.capacity = Bytes{uint64_t{2} << 30}, .fail = options_.fail}),
         threads(options_.fail),
         iommu(dma::SoftwareIommu::Create(options_.iommu).value()),
-        domain(*iommu, options_.fail),
+        domain(*iommu, options_.fail, options_.fail_unmap, options_.fail_invalidate),
         model(iommu->NewPort("enic0"), options_.model),
         bar(model.bar0()),
-        waiter(model, dma::Nanos{10000}) {
+        waiter(model, dma::Nanos{10000}),
+        unsteady(waiter, options_.fail_time, options_.time_jump) {
     model.Plug(&wire);
   }
   ~Rig() {
@@ -182,9 +228,11 @@ class Rig {
     return absl::OkStatus();
   }
   absl::Status Open() {
-    dma::Waiter& wait = options_.threaded ? dma::SystemWaiter() : waiter;
+    dma::Waiter* wait = &waiter;
+    if (options_.fail_time != nullptr) wait = &unsteady;
+    if (options_.threaded) wait = &dma::SystemWaiter();
     auto device = space->Attach(
-        {.name = "enic0", .domain = &domain, .page_access = options_.page_access, .waiter = &wait});
+        {.name = "enic0", .domain = &domain, .page_access = options_.page_access, .waiter = wait});
     if (!device.ok()) return device.status();
     auto made = Port::Create(*std::move(device),
                              dma::MmioRegion::OfModel(bar, RegisterFile::kBarBytes), options_.port);
@@ -236,9 +284,43 @@ class Rig {
   Model model;
   ListeningBar bar;
   ModelWaiter waiter;
+  UnsteadyWaiter unsteady;
   std::unique_ptr<dma::AddressSpace> space;
   std::unique_ptr<Port> port;
 };
+
+// What must be as it was.
+struct Footprint {
+  uint64_t blocks = 0;
+  uint64_t mappings = 0;
+  uint64_t free_iova = 0;
+  friend bool operator==(const Footprint&, const Footprint&) = default;
+  friend std::ostream& operator<<(std::ostream& out, const Footprint& f) {
+    return out << f.blocks << " blocks, " << f.mappings << " mappings, " << f.free_iova
+               << " bytes of IOVA free";
+  }
+};
+
+inline Footprint Measure(Rig& rig) {
+  Footprint f{rig.memory.blocks(), rig.iommu->stats().live_mappings, 0};
+  if (rig.space->has_devices()) {
+    rig.space->iova_space().ReclaimAll();
+    f.free_iova = rig.space->iova_space().free_bytes().value();
+  }
+  return f;
+}
+
+// Small enough for a thousand of them.
+inline RigOptions Small(dma::Policy policy = dma::Policy::kPersistent) {
+  RigOptions options;
+  options.port = {.rx_queues = 2,
+                  .tx_queues = 2,
+                  .ring_size = 64,
+                  .mtu = 9000,
+                  .policy = policy,
+                  .stop_deadline = dma::Nanos{2'000'000}};
+  return options;
+}
 
 inline void Release(std::span<Packet> packets, frag::PagePool* own) {
   frag::Returner returner(own);
