@@ -33,6 +33,12 @@ MACHINE_LIBRARIES = {
         package = "systemtap-sdt-dev",
         targets = ["systemtap_sdt"],
     ),
+    "valgrind": dict(
+        header = "valgrind/callgrind.h",
+        optional = True,
+        package = "valgrind",
+        targets = ["valgrind"],
+    ),
 }
 
 # Libraries that a project may well build from source. Repository and target names are upstream's.

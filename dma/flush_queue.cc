@@ -32,6 +32,9 @@ FlushTicket::State FlushTicket::state() const {
 
 namespace {
 
+constexpr Nanos kShortestSleep{100'000};
+constexpr Nanos kLongestSleep{1'000'000'000};
+
 enum class Cause { kCall, kBound, kAge, kExhaustion };
 
 struct Entry {
@@ -103,7 +106,14 @@ struct FlushQueue::Impl {
            (stats.pending_ranges < options.limits.max_ranges &&
             stats.pending_bytes + range.size.value() <= options.limits.max_bytes.value());
   }
-  bool Old() { return !open.empty() && options.clock->Now() - oldest >= options.limits.max_age; }
+  // Of the open batch. Negative if the clock went back.
+  Nanos Age() const { return options.clock->Now() - oldest; }
+  // When time has gone back nobody knows how old it is: old enough.
+  bool Old() const {
+    if (open.empty()) return false;
+    const Nanos age = Age();
+    return age < Nanos{0} || age >= options.limits.max_age;
+  }
   absl::Status Flush(Lock& lock, Cause cause);
   void Count(Cause cause);
   void Run();
@@ -158,8 +168,11 @@ void FlushQueue::Impl::Run() {
     } else if (Old()) {
       (void)Flush(lock, Cause::kAge);  // a failure is in the tickets
     } else {
-      const Nanos left = oldest + options.limits.max_age - options.clock->Now();
-      wake.wait_for(lock, std::max(left, Nanos{100'000}), [this] { return ending; });
+      // Bounded: max_age may be Nanos::max(), which no point in time can be added to.
+      const Nanos left =
+          options.limits.max_age - std::clamp(Age(), Nanos{0}, options.limits.max_age);
+      wake.wait_for(lock, std::clamp(left, kShortestSleep, kLongestSleep),
+                    [this] { return ending; });
     }
   }
 }

@@ -27,12 +27,16 @@ Waiter& SystemWaiter();
 
 // True as soon as `done()` is; false when `timeout` has passed without. `done` is tried at least
 // once, and once more after the deadline, so a slow machine does not time out on a device that was
-// ready.
+// ready. Time that goes back (a machine was suspended or moved) makes no wait longer.
 template <typename Predicate>
 [[nodiscard]] bool PollUntil(Waiter& waiter, Nanos timeout, Predicate&& done) {
-  const Nanos start = waiter.Now();  // no sum of the two: a timeout may be Nanos::max()
+  Nanos last = waiter.Now();
+  Nanos passed{0};  // compared, never added to a timeout, which may be Nanos::max()
   while (!done()) {
-    if (waiter.Now() - start >= timeout) return done();
+    const Nanos now = waiter.Now();
+    if (now > last) passed += now - last;
+    last = now;
+    if (passed >= timeout) return done();
     waiter.Pause();
   }
   return true;

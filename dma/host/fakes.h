@@ -69,14 +69,26 @@ class FakeMemory : public MemorySource {
   std::unique_ptr<Impl> impl_;
 };
 
-// Stands still until told; Sleep advances it. Any thread.
+// Stands still until told; Sleep advances it. What "its k-th call fails" means for a clock: from
+// that call on it is `jump` ahead of what it was (back, if negative). Any thread.
 class FakeClock final : public Clock {
  public:
-  Nanos Now() override { return Nanos{now_.load(std::memory_order_relaxed)}; }
+  struct Options {
+    FailPoint* fail = nullptr;
+    Nanos jump{0};
+  };
+  explicit FakeClock(Options options) : options_(options) {}
+  FakeClock() : FakeClock(Options{}) {}
+
+  Nanos Now() override {
+    if (options_.fail != nullptr && options_.fail->Hit()) Advance(options_.jump);
+    return Nanos{now_.load(std::memory_order_relaxed)};
+  }
   void Sleep(Nanos duration) override { Advance(duration); }
   void Advance(Nanos duration) { now_.fetch_add(duration.count(), std::memory_order_relaxed); }
 
  private:
+  const Options options_;
   std::atomic<int64_t> now_{0};
 };
 

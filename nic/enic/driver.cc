@@ -148,7 +148,8 @@ DriverBase::Deadline::Deadline(dma::Waiter& waiter, dma::Nanos total)
     : waiter_(waiter), start_(waiter.Now()), total_(total) {}
 
 dma::Nanos DriverBase::Deadline::Left(dma::Nanos total) const {
-  const dma::Nanos passed = waiter_.Now() - start_;
+  // Time that went back makes nothing longer.
+  const dma::Nanos passed = std::max(waiter_.Now() - start_, dma::Nanos{0});
   return passed < total ? total - passed : dma::Nanos{0};
 }
 

@@ -63,8 +63,8 @@ absl::Status Port::Stop() {
   const absl::Status stopped = driver_->Stop();
   for (size_t i = 0; i < pools_.size(); ++i) driver_->rx(i).source().Rest();
 
-  const dma::Nanos left = options_.stop_deadline - (waiter.Now() - start);
-  const bool returned = dma::PollUntil(waiter, std::max(left, dma::Nanos{0}), [&] {
+  const dma::Nanos passed = std::max(waiter.Now() - start, dma::Nanos{0});  // time may go back
+  const bool returned = dma::PollUntil(waiter, options_.stop_deadline - passed, [&] {
     uint64_t held = 0;
     for (size_t i = 0; i < pools_.size(); ++i) {
       pools_[i]->Fold();

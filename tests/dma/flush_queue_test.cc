@@ -179,6 +179,54 @@ TEST_CASE("The age counts from the batch's first range, not from an earlier batc
   CHECK_FALSE(ticket.done());
 }
 
+// A clock that jumps may only make a flush come early, never keep a range in the queue for longer
+// than its age; and no ticket is done without its flush.
+TEST_CASE(
+    "A clock that jumps at its k-th call, for all k: flushed by then, and not reused before") {
+  for (const Nanos jump : {Nanos{3'600'000'000'000}, Nanos{-3'600'000'000'000}, Nanos{-1}}) {
+    for (uint64_t k = 1; k <= 8; ++k) {
+      INFO("jump " << jump.count() << ", call " << k);
+      host::FailPoint point;
+      host::FakeClock clock({.fail = &point, .jump = jump});
+      FakeDomain domain;
+      auto queue = *FlushQueue::Create({.limits = {.max_age = Nanos{1000}}, .clock = &clock});
+      std::vector<FlushTicket> tickets;
+      uint64_t released = 0;
+      point.FailAt(k);
+      for (uint64_t i = 0; i < 4; ++i) {
+        Domain* const domains[] = {&domain};
+        tickets.push_back(
+            queue->Defer({Page(i), domains, [&](const absl::Status&) { ++released; }}));
+        for (size_t t = 0; t < tickets.size(); ++t) CHECK(tickets[t].done() == (t < released));
+        clock.Advance(Nanos{100});
+        REQUIRE(queue->FlushIfOld().ok());
+        CHECK(domain.stats().invalidations == queue->stats().flushes);
+      }
+      clock.Advance(Nanos{1000});
+      REQUIRE(queue->FlushIfOld().ok());
+      for (const FlushTicket& ticket : tickets) CHECK(ticket.done());
+      CHECK(released == 4);
+    }
+  }
+}
+
+TEST_CASE("The longest age means never, and costs the thread nothing") {
+  host::SystemThreads threads;
+  host::FailPoint calls;  // counts, fails none
+  host::FakeClock clock({.fail = &calls});
+  clock.Advance(Nanos{1'000'000'000});
+  FakeDomain domain;
+  auto queue = *FlushQueue::Create(
+      {.limits = {.max_age = Nanos::max()}, .clock = &clock, .threads = &threads});
+  Domain* const domains[] = {&domain};
+  const FlushTicket ticket = queue->Defer({Page(1), domains, {}});
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  CHECK(calls.calls() < 20);
+  CHECK_FALSE(ticket.done());
+  REQUIRE(queue->Flush().ok());
+  CHECK(ticket.done());
+}
+
 TEST_CASE("The thread enforces the age by the injected clock") {
   host::SystemThreads threads;
   FakeDomain domain;

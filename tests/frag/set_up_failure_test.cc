@@ -263,5 +263,114 @@ TEST_CASE("open and close a thousand times, at many sizes: all comes back each t
   CHECK(rig.first.stats().maps == rig.first.stats().unmaps);
 }
 
+// --- Through FragAllocator, and on the way back -------------------------------------------------
+
+struct Entry {
+  const char* name;
+  bool (*call)(PagePool&);  // takes something and gives it back; false: there was nothing
+};
+
+const Entry kEntries[] = {
+    {"Allocate",
+     [](PagePool& pool) {
+       FragAllocator cutter = Cutter(pool, {.size = 2000});
+       const Fragment f = cutter.Allocate();
+       if (!f.empty()) pool.Release(f);
+       return !f.empty();
+     }},
+    {"AllocateSize",
+     [](PagePool& pool) {
+       FragAllocator cutter = Cutter(pool, {.size = 64});
+       const Fragment f = cutter.AllocateSize(4096);
+       if (!f.empty()) pool.Release(f);
+       return !f.empty();
+     }},
+    {"Allocate, returned by another",
+     [](PagePool& pool) {
+       FragAllocator cutter = Cutter(pool, {.size = 2000});
+       const Fragment f = cutter.Allocate();
+       if (!f.empty()) Returner().Return(f);
+       cutter.Retire();
+       pool.Fold();
+       return !f.empty();
+     }},
+    {"TakeAtLeast",
+     [](PagePool& pool) {
+       Page* page = pool.TakeAtLeast(40000);
+       if (page != nullptr) pool.Release(page);
+       return page != nullptr;
+     }},
+    {"refill of a pool of another order",
+     [](PagePool& pool) {
+       const bool set = pool.SetOrder(pool.order() == 2 ? 1 : 2).ok();
+       const size_t free = pool.Prepare(2);
+       pool.Trim();
+       return set && free == 2;
+     }},
+};
+
+TEST_CASE("the k-th failure of memory or map, for all k, in every way to take") {
+  const Policy policy = GENERATE(Policy::kPersistent, Policy::kStrict, Policy::kDeferred);
+  for (const Entry& entry : kEntries) {
+    TwoDomains rig;
+    const uint64_t ranges = rig.live_ranges();
+    uint64_t k = 1;
+    for (bool triggered = true; triggered; ++k) {
+      INFO(entry.name << ", k = " << k);
+      auto pool = rig.Pool({.order = 2, .min_order = 1, .policy = policy});
+      rig.steps.FailAt(k);
+      const bool took = entry.call(*pool);
+      triggered = rig.steps.triggered();
+      rig.steps.FailAt(0);
+      if (!took) {
+        CHECK(triggered);
+        CHECK_FALSE(pool->LastFailure().ok());
+      }
+      CHECK(entry.call(*pool));  // again, without failure
+      CHECK(pool->pages_in_use() == pool->stats().pages_waiting_flush);
+      CHECK(pool->stats().bad_releases == 0);
+      pool.reset();
+      CHECK(rig.memory.blocks() == 0);
+      CHECK(rig.live() == 0);
+      CHECK(rig.live_ranges() == ranges);
+      CHECK(rig.space->quarantine().count() == 0);
+    }
+    CHECK(k > 4);
+  }
+}
+
+TEST_CASE("the k-th unmap, whole or short, or invalidation fails, for all k, on every way back") {
+  const Policy policy = GENERATE(Policy::kPersistent, Policy::kStrict, Policy::kDeferred);
+  for (const Entry& entry : kEntries) {
+    for (int edge = 0; edge < 3; ++edge) {
+      uint64_t k = 1;
+      for (bool triggered = true; triggered; ++k) {
+        INFO(entry.name << ", edge " << edge << ", k = " << k);
+        FakeRig rig({.policy = policy});
+        auto& fail = edge == 0 ? rig.fail_unmap : edge == 1 ? rig.short_unmap : rig.fail_invalidate;
+        auto pool = rig.Pool({.order = 2, .policy = policy});
+        fail.FailAt(k);
+        CHECK(entry.call(*pool));
+        CHECK(entry.call(*pool));
+        pool.reset();
+        triggered = fail.triggered();
+        fail.FailAt(0);
+        const size_t held = rig.space->quarantine().count();
+        CHECK((held > 0) == triggered);
+        CHECK(rig.memory.blocks() == held);  // kept, not reused
+        CHECK(rig.domain.stale_reuses() == 0);
+        CHECK(entry.call(*rig.Pool({.order = 2, .policy = policy})));  // beside what is held
+        REQUIRE(rig.space->quarantine().ReleaseAfterReset("").ok());
+        CHECK(rig.memory.blocks() == 0);
+        CHECK(rig.domain.live().empty());
+        CHECK(rig.domain.stale().empty());
+        rig.space->iova_space().ReclaimAll();
+        CHECK(rig.space->iova_space().stats().live_ranges == 0);
+      }
+      CHECK(k > 2);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dmakit::frag::testing

@@ -3,6 +3,8 @@
 // Tree and magazine memory that fails, and that comes full of garbage.
 
 #include <algorithm>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "iova/cache.h"
@@ -171,6 +173,76 @@ TEST_CASE("A cache whose memory fails at the k-th call, for all k, is not made a
     CHECK((*first)->Allocate(kPage).ok());
     first->reset();
     CHECK(memory.wrong_returns == 0);
+  }
+}
+
+// Whatever a space is asked for while its memory fails: an error that names it, nothing changed,
+// and the same call works afterwards. Many calls before it, so that nodes are needed at all.
+TEST_CASE("Memory that fails at its k-th call, for all k, in every entry point") {
+  struct Entry {
+    const char* name;
+    std::function<absl::Status(Space&, Cache&, uint64_t)> call;
+  };
+  std::vector<Range> live;
+  const auto keep = [&](absl::StatusOr<Range> range) {
+    if (range.ok()) live.push_back(*range);
+    return range.status();
+  };
+  const Entry entries[] = {
+      {"Allocate",
+       [&](Space& s, Cache&, uint64_t) {
+         return keep(s.Allocate({.size = kPage, .alignment = KiB(64)}));
+       }},
+      {"Allocate, preferred",
+       [&](Space& s, Cache&, uint64_t i) {
+         return keep(s.Allocate({.size = kPage * (1 + i % 3), .prefer_below = Iova(0xFFFFFF)}));
+       }},
+      {"AllocateFixed",
+       [&](Space& s, Cache&, uint64_t i) {
+         const Range range{Iova(0x10000 + 0x2000 * i), kPage};
+         const absl::Status status = s.AllocateFixed(range);
+         return status.ok() ? keep(range) : status;
+       }},
+      {"Cache", [&](Space&, Cache& c, uint64_t) { return keep(c.Allocate(kPage)); }},
+      {"Cache, past it",
+       [&](Space&, Cache& c, uint64_t) { return keep(c.Allocate(kPage * 3, KiB(64))); }},
+  };
+  for (const Entry& entry : entries) {
+    uint64_t failures = 0;
+    bool reached = true;
+    for (uint64_t k = 1; reached; ++k) {
+      INFO(entry.name << ", k = " << k);
+      AccountingResource memory;
+      auto space =
+          Space::Create({.usable = {Piece(0, 0xFFFFFFFF)}, .name = "space9", .memory = &memory})
+              .value();
+      auto cache = Cache::Create(space.get(), {}).value();
+      live.clear();
+      memory.fail_once = true;
+      memory.fail_at = memory.calls + k;
+      for (uint64_t i = 0; i < 300; ++i) {
+        const bool near = memory.calls + 8 >= memory.fail_at && memory.calls < memory.fail_at;
+        const State before = near ? Look(*space, memory) : State{};
+        const absl::Status status = entry.call(*space, *cache, i);
+        if (status.ok()) continue;
+        ++failures;
+        REQUIRE(near);
+        REQUIRE(status.code() == absl::StatusCode::kResourceExhausted);
+        REQUIRE(std::string(status.message()).find("space9") != std::string::npos);
+        REQUIRE(Look(*space, memory) == before);
+        REQUIRE(entry.call(*space, *cache, i).ok());
+      }
+      reached = memory.calls >= memory.fail_at;
+      memory.fail_at = 0;
+      REQUIRE(live.size() == 300);
+      for (const Range& range : live) REQUIRE(cache->Free(range).ok());
+      cache.reset();
+      REQUIRE(space->stats().tree_nodes == 1);
+      REQUIRE(space->stats().rejected_drains == 0);
+      space.reset();
+      REQUIRE(memory.blocks() == 0);
+    }
+    CHECK(failures > 0);
   }
 }
 

@@ -141,6 +141,18 @@ TEST_CASE("fake clock: moves when told, by sleeping too") {
   CHECK(clock.Now() == Nanos{3'000'250});
 }
 
+TEST_CASE("fake clock: jumps at the k-th call, ahead or back") {
+  for (const Nanos jump : {Nanos{1000}, Nanos{-1000}}) {
+    FailPoint point;
+    FakeClock clock({.fail = &point, .jump = jump});
+    clock.Advance(Nanos{5000});
+    point.FailAt(2);
+    CHECK(clock.Now() == Nanos{5000});
+    CHECK(clock.Now() == Nanos{5000} + jump);
+    CHECK(clock.Now() == Nanos{5000} + jump);
+  }
+}
+
 TEST_CASE("fake threads: fail on demand, else run") {
   FailPoint point;
   FakeThreads threads(&point);

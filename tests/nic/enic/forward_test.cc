@@ -197,6 +197,32 @@ TEST_CASE("high page orders gone: smaller pages serve, and frames move") {
   rig.CheckClean();
 }
 
+// A ring is armed with buffers of pages of another order than those that are still out.
+TEST_CASE("the page order changes under traffic: after Stop the pool has every reference back") {
+  for (const dma::Policy policy :
+       {dma::Policy::kPersistent, dma::Policy::kStrict, dma::Policy::kDeferred}) {
+    RigOptions options;
+    options.port = {.ring_size = 64, .mtu = 1500, .page_order = 3, .policy = policy};
+    Rig rig(options);
+    rig.Start();
+    uint64_t sent = 0;
+    for (const unsigned order : {0u, 3u, 1u, 2u, 0u, 3u}) {
+      REQUIRE(rig.port->rx_pool(0).SetOrder(order).ok());
+      for (uint32_t i = 0; i < 100; ++i) rig.wire.Send(NumberedFrame(sent + i, 1000));
+      sent += 100;
+      REQUIRE(Loop(rig) == 100);
+    }
+    REQUIRE(rig.port->Stop().ok());
+    CHECK(rig.port->rx_pool(0).pages_in_use() == 0);
+    CHECK(rig.pool().pages == 0);
+    CHECK(rig.pool().bad_releases == 0);
+    CHECK(rig.pool().pages_quarantined == 0);
+    CHECK(rig.iommu->stats().live_mappings == 0);
+    CHECK(rig.rx().dropped + rig.tx().dropped == 0);
+    rig.CheckClean();
+  }
+}
+
 // --- Several queues ------------------------------------------------------------------------------
 
 TEST_CASE("flows spread over queues, each in order, all of them there") {

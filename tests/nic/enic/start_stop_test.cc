@@ -7,43 +7,10 @@
 #include <vector>
 
 #include "dma/quarantine.h"
-#include "iova/space.h"
 #include "tests/nic/enic/testing.h"
 
 namespace dmakit::nic::enic {
 namespace {
-
-// What must be as it was.
-struct Footprint {
-  uint64_t blocks = 0;
-  uint64_t mappings = 0;
-  uint64_t free_iova = 0;
-  friend bool operator==(const Footprint&, const Footprint&) = default;
-  friend std::ostream& operator<<(std::ostream& out, const Footprint& f) {
-    return out << f.blocks << " blocks, " << f.mappings << " mappings, " << f.free_iova
-               << " bytes of IOVA free";
-  }
-};
-
-Footprint Measure(Rig& rig) {
-  Footprint f{rig.memory.blocks(), rig.iommu->stats().live_mappings, 0};
-  if (rig.space->has_devices()) {
-    rig.space->iova_space().ReclaimAll();
-    f.free_iova = rig.space->iova_space().free_bytes().value();
-  }
-  return f;
-}
-
-RigOptions Small(dma::Policy policy = dma::Policy::kPersistent) {
-  RigOptions options;
-  options.port = {.rx_queues = 2,
-                  .tx_queues = 2,
-                  .ring_size = 64,
-                  .mtu = 9000,
-                  .policy = policy,
-                  .stop_deadline = dma::Nanos{2'000'000}};
-  return options;
-}
 
 TEST_CASE("the k-th failure of memory, map or thread, for all k, leaves everything as it was") {
   for (const dma::Policy policy :

@@ -12,9 +12,9 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,6 +24,7 @@
 #include "dma/host/fakes.h"
 #include "dma/software_iommu.h"
 #include "frag/returner.h"
+#include "iova/space.h"
 #include "nic/enic/descriptors.h"
 #include "nic/enic/model.h"
 #include "nic/enic/port.h"
@@ -34,11 +35,10 @@
 #include "nic/wire/wire.h"
 #include "tests/catch.h"
 #include "tests/checked_audit.h"
+#include "tests/nic/enic/edges.h"
 #include "tests/nic/frames.h"
 
 namespace dmakit::nic::enic {
-
-using dma::host::FailPoint;
 
 // --- Wire ----------------------------------------------------------------------------------------
 
@@ -73,64 +73,7 @@ class TestWire final : public Wire {
   std::atomic<size_t> waiting_{0};
 };
 
-// --- Edges that fail -----------------------------------------------------------------------------
-
-// A SoftwareIommu whose k-th map fails.
-class FailingDomain final : public dma::Domain {
- public:
-  FailingDomain(dma::Domain& real, FailPoint* fail) : real_(real), fail_(fail) {}
-  std::string_view name() const override { return real_.name(); }
-  const dma::DomainFacts& facts() const override { return real_.facts(); }
-  absl::Status Map(Range range, dma::MemoryView memory, dma::Access access) override {
-    if (fail_ != nullptr && fail_->Hit()) {
-      return absl::ResourceExhaustedError("injected: no room in the tables");
-    }
-    return real_.Map(range, memory, access);
-  }
-  absl::StatusOr<Bytes> Unmap(Range range) override { return real_.Unmap(range); }
-  absl::Status Invalidate(Range range) override { return real_.Invalidate(range); }
-  absl::Status InvalidateAll() override { return real_.InvalidateAll(); }
-  dma::DomainStats stats() const override { return real_.stats(); }
-
- private:
-  dma::Domain& real_;
-  FailPoint* fail_;
-};
-
-// A model's BAR with a listener: every write is logged if asked for, and a read may be answered by
-// the test.
-class ListeningBar final : public dma::MmioHandler {
- public:
-  struct Write {
-    uint64_t offset = 0;
-    uint64_t value = 0;
-  };
-  explicit ListeningBar(dma::MmioRegion real) : real_(real) {}
-
-  uint64_t MmioRead(uint64_t offset, size_t width) override {
-    if (on_read) {
-      if (const std::optional<uint64_t> answer = on_read(offset)) return *answer;
-    }
-    return width == 8 ? real_.Read64(offset) : real_.Read32(offset);
-  }
-  void MmioWrite(uint64_t offset, uint64_t value, size_t width) override {
-    if (logging) writes.push_back({offset, value});
-    if (on_write && !on_write(offset, value)) return;
-    if (width == 8) {
-      real_.Write64(offset, value);
-    } else {
-      real_.Write32(offset, static_cast<uint32_t>(value));
-    }
-  }
-
-  std::function<std::optional<uint64_t>(uint64_t)> on_read;
-  std::function<bool(uint64_t, uint64_t)> on_write;  // false: the write is lost
-  bool logging = false;
-  std::vector<Write> writes;
-
- private:
-  dma::MmioRegion real_;
-};
+// --- Registers ----------------------------------------------------------------------------------
 
 // Where this model keeps its blocks, as its resource table says.
 inline uint64_t BlockAt(const dma::MmioRegion& bar, ResourceType type, uint32_t index) {
@@ -148,6 +91,10 @@ struct RigOptions {
   ModelOptions model{};
   bool threaded = false;
   FailPoint* fail = nullptr;  // memory, maps and threads, counted together
+  FailPoint* fail_unmap = nullptr;
+  FailPoint* fail_invalidate = nullptr;
+  FailPoint* fail_time = nullptr;  // the waiter's, which jumps
+  dma::Nanos time_jump{0};
   dma::SoftwareIommu::Options iommu{};
   dma::Access page_access = dma::Access::kReadWrite;
 };
@@ -159,10 +106,11 @@ class Rig {
         memory({.capacity = Bytes{uint64_t{2} << 30}, .fail = options_.fail}),
         threads(options_.fail),
         iommu(dma::SoftwareIommu::Create(options_.iommu).value()),
-        domain(*iommu, options_.fail),
+        domain(*iommu, options_.fail, options_.fail_unmap, options_.fail_invalidate),
         model(iommu->NewPort("enic0"), options_.model),
         bar(model.bar0()),
-        waiter(model, dma::Nanos{10000}) {
+        waiter(model, dma::Nanos{10000}),
+        unsteady(waiter, options_.fail_time, options_.time_jump) {
     model.Plug(&wire);
   }
   ~Rig() {
@@ -184,9 +132,11 @@ class Rig {
     return absl::OkStatus();
   }
   absl::Status Open() {
-    dma::Waiter& wait = options_.threaded ? dma::SystemWaiter() : waiter;
+    dma::Waiter* wait = &waiter;
+    if (options_.fail_time != nullptr) wait = &unsteady;
+    if (options_.threaded) wait = &dma::SystemWaiter();
     auto device = space->Attach(
-        {.name = "enic0", .domain = &domain, .page_access = options_.page_access, .waiter = &wait});
+        {.name = "enic0", .domain = &domain, .page_access = options_.page_access, .waiter = wait});
     if (!device.ok()) return device.status();
     auto made = Port::Create(*std::move(device),
                              dma::MmioRegion::OfModel(bar, RegisterFile::kBarBytes), options_.port);
@@ -239,9 +189,43 @@ class Rig {
   ListeningBar bar;
   ModelWaiter waiter;
   dmakit::testing::CheckedAudit audit;
+  UnsteadyWaiter unsteady;
   std::unique_ptr<dma::AddressSpace> space;
   std::unique_ptr<Port> port;
 };
+
+// What must be as it was.
+struct Footprint {
+  uint64_t blocks = 0;
+  uint64_t mappings = 0;
+  uint64_t free_iova = 0;
+  friend bool operator==(const Footprint&, const Footprint&) = default;
+  friend std::ostream& operator<<(std::ostream& out, const Footprint& f) {
+    return out << f.blocks << " blocks, " << f.mappings << " mappings, " << f.free_iova
+               << " bytes of IOVA free";
+  }
+};
+
+inline Footprint Measure(Rig& rig) {
+  Footprint f{rig.memory.blocks(), rig.iommu->stats().live_mappings, 0};
+  if (rig.space->has_devices()) {
+    rig.space->iova_space().ReclaimAll();
+    f.free_iova = rig.space->iova_space().free_bytes().value();
+  }
+  return f;
+}
+
+// Small enough for a thousand of them.
+inline RigOptions Small(dma::Policy policy = dma::Policy::kPersistent) {
+  RigOptions options;
+  options.port = {.rx_queues = 2,
+                  .tx_queues = 2,
+                  .ring_size = 64,
+                  .mtu = 9000,
+                  .policy = policy,
+                  .stop_deadline = dma::Nanos{2'000'000}};
+  return options;
+}
 
 inline void Release(std::span<Packet> packets, frag::PagePool* own) {
   frag::Returner returner(own);

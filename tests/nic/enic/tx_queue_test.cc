@@ -275,6 +275,30 @@ TEST_CASE("a failed Address undoes exactly the segments before it") {
   }
 }
 
+TEST_CASE("packets of 1 to 64 bytes: the descriptor says the length of the packet") {
+  TxRig rig;
+  std::vector<Frame> sent;
+  for (uint32_t length = 1; length <= 64; ++length) {
+    const auto slot = rig.ReadReg(ResourceType::kWq, 0, WqReg::kPostedIndex);
+    Packet packet = rig.Make({length});
+    const Frame bytes = BytesOf(packet);
+    REQUIRE(rig.Send(packet) == 1);
+    if (rig.ReadReg(ResourceType::kWq, 0, WqReg::kPostedIndex) == slot) continue;  // refused
+    sent.push_back(bytes);
+    std::array<std::byte, 16> entry{};
+    const Iova ring{rig.ReadReg(ResourceType::kWq, 0, WqReg::kRingBase, 8)};
+    REQUIRE(rig.iommu->NewPort("looker")->Read(ring + Bytes{16 * slot}, entry));
+    REQUIRE(DecodeWq(FromBytes(entry)).length == length);
+    rig.StepAll();
+    rig.tx().Reap();
+  }
+  CHECK(sent.front().size() <= 14);
+  CHECK(rig.stats().dropped + sent.size() == 64);
+  CHECK(rig.wire.from_nic == sent);
+  rig.CheckAllReturned();
+  rig.CheckClean();
+}
+
 TEST_CASE("one register write per burst, after the descriptors") {
   TxRig rig;
   rig.bar.logging = true;
