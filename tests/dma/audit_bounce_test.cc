@@ -144,6 +144,18 @@ TEST_CASE("Class 24: unmapped with skip_sync, and never synced for the CPU") {
     REQUIRE(r.nic->Unmap(std::move(m), {.skip_sync = true}).ok());
     CHECK(Silent(r.audit));
   }
+  SECTION("raw, wrong and right") {
+    r.Unmap(std::move(m));
+    RawDma raw(*r.nic);
+    for (const bool synced : {true, false}) {
+      const Iova at = raw.MapSingle(r.buffer.part(4096 + 10, 100), kFrom, "rx1");
+      REQUIRE_FALSE(raw.IsError(at));
+      if (synced) REQUIRE(raw.SyncForCpu(at, Bytes(50), kFrom).ok());
+      REQUIRE(raw.UnmapSingle(at, Bytes(100), kFrom, {.skip_sync = true}).ok());
+      if (synced) CHECK(Silent(r.audit));
+    }
+    CHECK(Only(r.audit, AuditCode::kSyncWrongOwner).owner == "rx1");
+  }
   SECTION("right: the device only read") {
     Mapping tx = r.Map(r.buffer.part(4096, 100), kTo);
     REQUIRE(r.nic->Unmap(std::move(tx), {.skip_sync = true}).ok());
