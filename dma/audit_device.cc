@@ -97,6 +97,8 @@ AuditRecord& DeviceAudit::Add(const MappingEvent& event) {
   record->direction = event.direction;
   record->pre_existing = false;
   record->sampled = false;
+  record->apart = event.bounced != 0 && event.bounced == event.entries;
+  record->fetched = false;
   record->range = event.range;
   record->used = event.used.empty() ? event.range : event.used;
   record->memory = event.memory;
@@ -169,15 +171,16 @@ std::string DeviceAudit::Describe(const AuditRecord& record) {
 void DeviceAudit::OnMap(const Device&, const MappingEvent& event) {
   host::MemoryKind kind = host::MemoryKind::kOrdinary;
   bool reachable = true;
+  const bool direct = event.bounced == 0;
   if (event.kind == MappingKind::kSingle) {
     const uint64_t offset = (event.used.base - event.range.base).value();
     const auto bytes = event.memory.bytes().subspan(offset, event.used.size.value());
     kind = context_.memory->Classify(bytes);
-    reachable = domain_.Reachable(MemoryView::Of(bytes));
+    reachable = !direct || domain_.Reachable(MemoryView::Of(bytes));
   }
   for (const std::span<std::byte> entry : event.list) {
     kind = std::max(kind, context_.memory->Classify(entry));
-    reachable = reachable && domain_.Reachable(MemoryView::Of(entry));
+    reachable = reachable && (!direct || domain_.Reachable(MemoryView::Of(entry)));
   }
   Call call(*this);
   if (AuditRecord* old = FindAt(event.range.base)) Retire(*old);
@@ -299,8 +302,9 @@ void DeviceAudit::OnBeforeUnmap(const Device&, const MappingEvent& event) {
   record->Note(What::kUnmapped, call.now, record->used);
   record->unmapped_at = call.now;
   if (!posts_.empty()) TakeBack(call, record, record->range, "unmapped");
+  if (event.skip_sync) CheckSkip(call, *record);
   if (context_.options.checked && record->streaming()) {
-    CheckCopy(call, *record);
+    CheckCopy(call, *record, event.skip_sync);
     if (record->kind == MappingKind::kSingle) {
       CheckZones(call, record, {}, record->used, record->pieces[0].data(), record->red_zones);
     }

@@ -38,6 +38,8 @@ struct AuditRecord {
   Direction direction = Direction::kBidirectional;
   bool pre_existing = false;
   bool sampled = false;
+  bool apart = false;    // all bounced: only the CPU ever writes to the pieces
+  bool fetched = false;  // synced for the CPU, in part at least
   Range range;
   Range used;
   MemoryView memory;
@@ -45,7 +47,7 @@ struct AuditRecord {
   RedZones red_zones;
   std::string owner;
   absl::InlinedVector<std::span<std::byte>, 1> pieces;  // streaming only: what the caller gave
-  std::vector<std::byte> copy;                          // of the pieces, checked and to-device
+  std::vector<std::byte> copy;                          // of the pieces, checked mode
   std::vector<Interval> cpu_owned;
   Nanos unmapped_at{0};
   uint64_t events = 0;
@@ -138,9 +140,12 @@ class DeviceAudit final : public Observer, public FaultListener {
     return record.direction == Direction::kToDevice ? read_lines_ : written_lines_;
   }
 
+  // Unmapped without a sync.
+  void CheckSkip(Call& call, const AuditRecord& record);
+  void OnPageSync(Call& call, AuditRecord& record, Range range);
   void TakeCopy(AuditRecord& record);
   void RefreshCopy(AuditRecord& record, Range range);
-  void CheckCopy(Call& call, AuditRecord& record);
+  void CheckCopy(Call& call, AuditRecord& record, bool skip_sync);
 
   void FillZones(std::byte* cpu, size_t size, RedZones zones);
   // Reports what was written, and fills it again.

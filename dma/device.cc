@@ -17,6 +17,7 @@
 namespace dmakit::dma {
 
 using internal::Annotate;
+using internal::Bounce;
 using internal::DeviceState;
 using internal::LiveMapping;
 using internal::Translation;
@@ -53,6 +54,9 @@ class Making {
   // The mapping is live from here on.
   void Done(LiveMapping mapping, std::span<const std::span<std::byte>> list) {
     done_ = true;
+    if (!device_.options.coherent && mapping.cached()) [[unlikely]] {
+      device_.domain().SyncForDevice(mapping.used);
+    }
     Observer* const observing = device_.watcher();
     if (observing == nullptr) {
       device_.Insert(std::move(mapping));
@@ -90,6 +94,52 @@ iova::Cache* Fitting(const DeviceState& device, iova::Cache* cache) {
   return cache != nullptr && cache->highest() <= device.ceiling ? cache : nullptr;
 }
 
+// How the device may use a streaming mapping, or for good memory that it shares with the CPU.
+Access Streaming(const DeviceState& device, Direction direction, bool resource) {
+  const bool snoop = resource && !device.options.coherent;
+  return AccessFor(direction) | (snoop ? Access::kSnoop : Access::kNone);
+}
+Access Coherent(const DeviceState& device) {
+  return device.options.coherent ? Access::kReadWrite : Access::kReadWrite | Access::kSnoop;
+}
+
+// A list that fits below the segment boundary is placed so that it crosses none.
+absl::StatusOr<Range> AllocateList(DeviceState& device, Bytes size, iova::Cache* cache) {
+  Bytes alignment = device.granule;
+  if (device.options.segment_boundary >= size && size <= kMaxAlignment) {
+    alignment = std::max(alignment, Bytes(std::bit_ceil(size.value())));
+  }
+  absl::StatusOr<Range> iova = device.AllocateIova(size, alignment, cache);
+  if (absl::IsResourceExhausted(iova.status()) && alignment > device.granule) {
+    iova = device.AllocateIova(size, device.granule, cache);
+  }
+  return iova;
+}
+
+// The runs of a list, which may go from the caller's memory into the slot and back.
+absl::Status MapRuns(DeviceState& device, const internal::SgPlan& plan, const Bounce* bounce,
+                     Access access, Translation& translation) {
+  const Iova base = translation.range().base;
+  for (const internal::SgRun& run : plan.runs) {
+    for (uint64_t done = 0; done < run.size;) {
+      const std::span<std::byte> rest(run.memory + done, run.size - done);
+      const MemoryView view = bounce == nullptr ? MemoryView::Of(rest) : bounce->ViewOf(rest);
+      const Range piece{base + Bytes(run.offset + done), Bytes(view.size)};
+      if (absl::Status s = translation.Map(device.domain(), piece, view, access); !s.ok()) return s;
+      done += view.size;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The entries where the device finds them.
+std::vector<std::span<std::byte>> Moved(std::span<const std::span<std::byte>> entries,
+                                        const Bounce& bounce) {
+  std::vector<std::span<std::byte>> moved(entries.begin(), entries.end());
+  for (const Bounce::Piece& piece : bounce.pieces()) moved[piece.entry] = bounce.bytes(piece);
+  return moved;
+}
+
 absl::Status CheckCoherent(const DeviceState& device, const CoherentOptions& options) {
   auto bad = [&](auto&&... message) {
     return absl::InvalidArgumentError(absl::StrCat("ring '", options.label, "' of device '",
@@ -121,7 +171,7 @@ absl::Status CheckCoherent(const DeviceState& device, const CoherentOptions& opt
 }  // namespace
 
 Device::Device(std::shared_ptr<DeviceState> state)
-    : state_(std::move(state)), watch_(&state_->observer) {}
+    : state_(std::move(state)), watch_(&state_->observer), cached_(!state_->options.coherent) {}
 Device::~Device() { state_->Detach(); }
 
 std::string_view Device::name() const { return state_->options.name; }
@@ -138,7 +188,9 @@ void Device::set_observer(Observer* observer) {
 
 DeviceStats Device::stats() const {
   std::lock_guard<std::mutex> lock(state_->mutex);
-  return state_->stats;
+  DeviceStats stats = state_->stats;
+  stats.bounce_bytes_now = state_->slots->in_use().value();
+  return stats;
 }
 
 void Device::ForEachLive(const std::function<void(const MappingEvent&)>& visit) const {
@@ -175,12 +227,18 @@ absl::StatusOr<Mapping> Device::Map(std::span<std::byte> memory, Direction direc
   };
   absl::StatusOr<internal::Covered> covered = internal::Cover(memory, device.granule);
   if (!covered.ok()) return failed(covered.status());
+  absl::StatusOr<std::shared_ptr<const Bounce>> bounce = nullptr;
+  if (device.may_bounce && !options.resource) [[unlikely]]
+    bounce = device.NewBounce({&memory, 1});
+  if (!bounce.ok()) return failed(bounce.status());
   iova::Cache* const cache = Fitting(device, options.cache);
   absl::StatusOr<Range> iova = device.AllocateIova(Bytes(covered->size), device.granule, cache);
   if (!iova.ok()) return failed(iova.status());
 
   const Range range{iova->base, Bytes(covered->size)};
   const MemoryView view = MemoryView::Of({covered->memory, covered->size});
+  const MemoryView reached = *bounce == nullptr ? view : (*bounce)->view();
+  const Access access = Streaming(device, direction, options.resource);
   LiveMapping live{.kind = options.resource ? MappingKind::kResource : MappingKind::kSingle,
                    .range = range,
                    .iova = *iova,
@@ -188,14 +246,16 @@ absl::StatusOr<Mapping> Device::Map(std::span<std::byte> memory, Direction direc
                    .memory = view,
                    .owner = owner,
                    .used = {range.base + Bytes(covered->offset), Bytes(memory.size())},
-                   .red_zones = options.red_zones};
-  if (absl::Status s = device.domain().Map(range, view, AccessFor(direction)); !s.ok()) {
+                   .red_zones = options.red_zones,
+                   .bounce = *std::move(bounce)};
+  if (absl::Status s = device.domain().Map(range, reached, access); !s.ok()) {
     making.Refused(live, {});
     device.FreeIova(*iova, cache);
     return failed(s);
   }
-  making.Done(std::move(live), {});
   Mapping mapping;
+  mapping.moves_ = (cached_ && !options.resource) || live.bounce != nullptr;
+  making.Done(std::move(live), {});
   mapping.device_ = state_;
   mapping.iova_ = range.base + Bytes(covered->offset);
   mapping.range_ = range;
@@ -221,41 +281,39 @@ absl::StatusOr<SgMapping> Device::MapSg(std::span<const std::span<std::byte>> en
   };
   if (!plan.ok()) return failed(plan.status());
 
-  // A list that fits below the segment boundary is placed so that it crosses none.
-  const Bytes boundary = device.options.segment_boundary;
-  Bytes alignment = device.granule;
-  if (boundary.value() >= plan->size && plan->size <= kMaxAlignment.value()) {
-    alignment = std::max(alignment, Bytes(std::bit_ceil(plan->size)));
+  absl::StatusOr<std::shared_ptr<const Bounce>> bounce = nullptr;
+  if (device.may_bounce && !options.resource) [[unlikely]]
+    bounce = device.NewBounce(entries);
+  if (bounce.ok() && *bounce != nullptr) {
+    plan = internal::PlanSg(Moved(entries, **bounce), device.granule);
+    if (!plan.ok()) return failed(plan.status());
   }
-  iova::Cache* const cache = Fitting(device, options.cache);
-  absl::StatusOr<Range> iova = device.AllocateIova(Bytes(plan->size), alignment, cache);
-  if (absl::IsResourceExhausted(iova.status()) && alignment > device.granule) {
-    iova = device.AllocateIova(Bytes(plan->size), device.granule, cache);
-  }
-  if (!iova.ok()) return failed(iova.status());
+  if (!bounce.ok()) return failed(bounce.status());
 
+  iova::Cache* const cache = Fitting(device, options.cache);
+  absl::StatusOr<Range> iova = AllocateList(device, Bytes(plan->size), cache);
+  if (!iova.ok()) return failed(iova.status());
   LiveMapping live{.kind = MappingKind::kScatterGather,
                    .range = Range{iova->base, Bytes(plan->size)},
                    .iova = *iova,
                    .direction = direction,
                    .entries = entries.size(),
                    .owner = std::string(options.owner),
-                   .used = {iova->base, Bytes(plan->size)}};
+                   .used = {iova->base, Bytes(plan->size)},
+                   .bounce = *std::move(bounce)};
   Translation translation(live.range);
-  for (const internal::SgRun& run : plan->runs) {
-    absl::Status s =
-        translation.Map(device.domain(), {live.range.base + Bytes(run.offset), Bytes(run.size)},
-                        MemoryView::Of({run.memory, run.size}), AccessFor(direction));
-    if (s.ok()) continue;
+  const Access access = Streaming(device, direction, options.resource);
+  if (absl::Status s = MapRuns(device, *plan, live.bounce.get(), access, translation); !s.ok()) {
     making.Refused(live, entries);
     return failed(Unwind(device, live, std::move(translation), cache, s));
   }
   SgMapping mapping;
   mapping.range_ = live.range;
   mapping.entries_.assign(entries.begin(), entries.end());
-  mapping.segments_ =
-      internal::CutSegments(entries, *plan, live.range.base, device.options.max_segment, boundary);
+  mapping.segments_ = internal::CutSegments(
+      entries, *plan, live.range.base, device.options.max_segment, device.options.segment_boundary);
   mapping.direction_ = direction;
+  mapping.moves_ = cached_ | (live.bounce != nullptr);
   making.Done(std::move(live), entries);
   mapping.device_ = state_;
   return mapping;
@@ -289,7 +347,7 @@ absl::StatusOr<CoherentBlock> Device::AllocateCoherent(const CoherentOptions& op
 
   const Range range{iova->base, size};
   const MemoryView whole = memory->view().Sub(0, size.value());
-  if (absl::Status s = device.domain().Map(range, whole, Access::kReadWrite); !s.ok()) {
+  if (absl::Status s = device.domain().Map(range, whole, Coherent(device)); !s.ok()) {
     device.FreeIova(*iova, nullptr);
     return failed(s, "not mapped");
   }

@@ -14,7 +14,12 @@
 namespace dmakit::dma::internal {
 
 DeviceState::DeviceState(std::shared_ptr<SpaceState> space_in, DeviceOptions options_in)
-    : space(std::move(space_in)), options(std::move(options_in)) {}
+    : space(std::move(space_in)),
+      options(std::move(options_in)),
+      fixed_memory(options.domain->facts().fixed_memory),
+      may_bounce(!options.trusted || fixed_memory),
+      slots(std::make_shared<BouncePool>(*space->options.memory, options.numa,
+                                         options.bounce_limit)) {}
 
 bool DeviceState::Enter() {
   std::lock_guard<std::mutex> lock(mutex);
@@ -47,6 +52,7 @@ void DeviceState::Insert(LiveMapping mapping) {
   ++stats.maps;
   ++stats.live_mappings;
   if (mapping.kind == MappingKind::kCoherent) stats.coherent_bytes += mapping.memory.size;
+  if (mapping.bounce != nullptr) ++stats.bounced_maps;
   live.insert_or_assign(key, std::move(mapping));
 }
 
@@ -106,7 +112,8 @@ MappingEvent DeviceState::Event(const LiveMapping& mapping,
           .owner = mapping.owner,
           .list = list,
           .used = mapping.used,
-          .red_zones = mapping.red_zones};
+          .red_zones = mapping.red_zones,
+          .bounced = mapping.bounce == nullptr ? 0 : mapping.bounce->pieces().size()};
 }
 
 absl::Status DeviceState::Hold(const LiveMapping& mapping, Translation translation,
@@ -118,7 +125,8 @@ absl::Status DeviceState::Hold(const LiveMapping& mapping, Translation translati
   item.range = mapping.range;
   item.bytes = mapping.range.size;
   auto rest = std::make_shared<Translation>(std::move(translation));
-  item.release = [this_iova = iova, rest, range = mapping.iova, block = mapping.block] {
+  item.release = [this_iova = iova, rest, range = mapping.iova, block = mapping.block,
+                  bounce = mapping.bounce] {
     if (absl::Status s = rest->Remove(); !s.ok()) return s;
     return this_iova->Free(range);
   };
@@ -141,8 +149,9 @@ FlushTicket DeviceState::Defer(LiveMapping mapping) {
   Domain* const domains[] = {&domain()};
   const Range range = mapping.range;
   auto release = [state = shared_from_this(),
-                  mapping = std::move(mapping)](const absl::Status& flushed) {
+                  mapping = std::move(mapping)](const absl::Status& flushed) mutable {
     if (flushed.ok()) {
+      mapping.bounce.reset();
       state->FreeIova(mapping.iova, nullptr);
       state->NotifyRetired(mapping.range);
       return;
@@ -154,8 +163,7 @@ FlushTicket DeviceState::Defer(LiveMapping mapping) {
   return space->queue->Defer({range, domains, std::move(release)});
 }
 
-absl::StatusOr<FlushTicket> DeviceState::Retire(Iova base, bool may_defer, iova::Cache* cache,
-                                                std::span<const std::span<std::byte>> list) {
+absl::StatusOr<FlushTicket> DeviceState::Retire(Iova base, const Ending& how) {
   std::optional<LiveMapping> mapping = Claim(base);
   if (!mapping) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -166,17 +174,24 @@ absl::StatusOr<FlushTicket> DeviceState::Retire(Iova base, bool may_defer, iova:
   bool park = false;
   if (observing != nullptr) {
     park = observing->WantsStrict(*self, mapping->range);
-    observing->OnBeforeUnmap(*self, Event(*mapping, list));
+    MappingEvent event = Event(*mapping, how.list);
+    event.skip_sync = how.unmap.skip_sync;
+    observing->OnBeforeUnmap(*self, event);
   }
+  if (!options.coherent) [[unlikely]]
+    WriteBack(*mapping, how.unmap);
   Translation translation(mapping->range, domain());
   absl::Status status = translation.Unmap();
   FlushTicket ticket;
-  if (status.ok() && may_defer && !park && space->queue != nullptr && !translation.gone()) {
+  if (status.ok() && how.may_defer && !park && space->queue != nullptr && !translation.gone()) {
+    if (mapping->bounce != nullptr) CopyBack(*mapping, how.unmap);
     ticket = Defer(*std::move(mapping));
   } else {
     if (status.ok()) status = translation.Invalidate();
     if (status.ok()) {
-      park ? Park(mapping->iova) : FreeIova(mapping->iova, cache);
+      if (mapping->bounce != nullptr) CopyBack(*mapping, how.unmap);
+      mapping->bounce.reset();
+      park ? Park(mapping->iova) : FreeIova(mapping->iova, how.unmap.cache);
       if (observing != nullptr) observing->OnRetired(*self, mapping->range);
     } else {
       status = Hold(*mapping, std::move(translation), status);
@@ -204,6 +219,7 @@ void DeviceState::DropLive(std::vector<LiveMapping> mappings) {
     ++sum.count;
     sum.bytes += mapping.range.size.value();
     if (watcher() != nullptr) watcher()->OnBeforeUnmap(*self, Event(mapping, {}));
+    if (!options.coherent) WriteBack(mapping, {});
     Translation translation(mapping.range, domain());
     if (absl::Status s = translation.Unmap(); !s.ok()) {
       space->Report(Message(Hold(mapping, std::move(translation), s)));
@@ -218,6 +234,7 @@ void DeviceState::DropLive(std::vector<LiveMapping> mappings) {
       space->Report(Message(Hold(mapping, std::move(translation), flushed)));
       continue;
     }
+    if (mapping.bounce != nullptr) CopyBack(mapping, {});
     FreeIova(mapping.iova, nullptr);
     if (watcher() != nullptr) watcher()->OnRetired(*self, mapping.range);
   }
@@ -248,6 +265,7 @@ void DeviceState::Detach() {
   if (space->queue != nullptr) (void)space->queue->Flush();
   if (!mappings.empty()) DropLive(std::move(mappings));
   FreeParked();
+  slots->Close();
 
   std::vector<std::string> lines;
   {

@@ -33,6 +33,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dma/address_space.h"
+#include "dma/bounce.h"
 #include "dma/device.h"
 #include "dma/host/clock.h"
 #include "dma/host/memory.h"
@@ -74,6 +75,17 @@ struct LiveMapping {
   std::shared_ptr<host::Memory> block{};  // coherent only: kept until the translation is gone
   Range used{};                           // the bytes asked for
   RedZones red_zones{};
+  std::shared_ptr<const Bounce> bounce{};  // kept until the translation is gone; mostly null
+
+  // Through the caches of a device that is not coherent.
+  bool cached() const { return kind != MappingKind::kCoherent && kind != MappingKind::kResource; }
+};
+
+// How a mapping ends.
+struct Ending {
+  bool may_defer = false;
+  UnmapOptions unmap{};  // `cache`: none, or one whose ceiling is not above the device's
+  std::span<const std::span<std::byte>> list{};
 };
 
 struct DeviceState : std::enable_shared_from_this<DeviceState> {
@@ -83,8 +95,11 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   const std::shared_ptr<SpaceState> space;
   const DeviceOptions options;
   iova::Space* iova = nullptr;
-  Iova ceiling;      // no byte of a mapping of this device lies above it
-  Bytes granule{0};  // of its mappings: the coarser of the domain's and the space's
+  Iova ceiling;             // no byte of a mapping of this device lies above it
+  Bytes granule{0};         // of its mappings: the coarser of the domain's and the space's
+  const bool fixed_memory;  // the domain is asked whether it can reach what is mapped
+  const bool may_bounce;
+  const std::shared_ptr<BouncePool> slots;
 
   Device* self = nullptr;  // for the observer; null once detached, guarded by topology
   // Changes with topology exclusive, for the sake of the packet pages' maps and unmaps, and while
@@ -120,9 +135,21 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   void Park(const Range& range);
   bool FreeParked();  // false: there were none
 
+  // device_bounce.cc. For a device that may bounce: the filled slot of the entries that need it, or
+  // null. Entries were checked to have bytes.
+  absl::StatusOr<std::shared_ptr<const Bounce>> NewBounce(
+      std::span<const std::span<std::byte>> entries);
+  absl::StatusOr<BounceSlot> TakeSlot(Bytes size);
+  bool NeedsBounce(std::span<std::byte> entry, bool alone) const;
+  // A sync, of a mapping that is bounced or of a device that is not coherent.
+  void Move(Iova base, const Range& part, bool for_cpu);
+  // Before an unmap, for a device that is not coherent: what it wrote and still has to itself.
+  void WriteBack(const LiveMapping& mapping, const UnmapOptions& how) const;
+  // After it, for a mapping that is bounced.
+  void CopyBack(const LiveMapping& mapping, const UnmapOptions& how);
+
   // Ends one mapping, whatever its kind. Strict unless `may_defer` and the space has a flush queue.
-  absl::StatusOr<FlushTicket> Retire(Iova base, bool may_defer, iova::Cache* cache,
-                                     std::span<const std::span<std::byte>> list);
+  absl::StatusOr<FlushTicket> Retire(Iova base, const Ending& how);
   FlushTicket Defer(LiveMapping mapping);
   // Puts what could not be taken down into quarantine; returns the error that says so.
   absl::Status Hold(const LiveMapping& mapping, Translation translation, const absl::Status& why);

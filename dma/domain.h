@@ -78,9 +78,10 @@ class Domain {
 
   // Maps `range` to `memory`. Both are multiples of the granule in base and size, and of one size
   // (the memory's *address* must be granule-aligned too). The memory stays the caller's and must
-  // live, and stay where it is, until the range was unmapped and invalidated. Errors (nothing
-  // changed): InvalidArgument (alignment, size, zero, overflow), AlreadyExists (overlap),
-  // OutOfRange (aperture, width), ResourceExhausted (budget, table memory).
+  // live, and stay where it is, until the range was unmapped and invalidated. `access` grants to
+  // read, to write or both, and may add kSnoop. Errors (nothing changed): InvalidArgument
+  // (alignment, size, zero, overflow, no access), AlreadyExists (overlap), OutOfRange (aperture,
+  // width), ResourceExhausted (budget, table memory).
   virtual absl::Status Map(Range range, MemoryView memory, Access access) = 0;
 
   // Removes every mapping that lies in `range`, and returns how many bytes of translation went
@@ -96,8 +97,17 @@ class Domain {
 
   virtual DomainStats stats() const = 0;
 
+  // For devices that are not coherent, which see what the CPU wrote, and show what they wrote, only
+  // after a sync. SyncForCpu: what devices wrote to these bytes before the call is in memory when
+  // it returns. SyncForDevice: devices see what is in memory now; bytes that they wrote and nobody
+  // synced for the CPU are lost. Neither touches a byte outside of `range`, nor one that no device
+  // wrote. Any range, mapped or not; nothing happens for ranges mapped with Access::kSnoop.
+  virtual void SyncForCpu(Range range) { (void)range; }
+  virtual void SyncForDevice(Range range) { (void)range; }
+
   // Whether the domain can give devices this memory: false where memory must be registered (or
-  // pinned) first, and this was not.
+  // pinned) first, and this was not. Asked before each map if facts().fixed_memory; what cannot be
+  // reached is then bounced (dma/device.h).
   virtual bool Reachable(MemoryView memory) const {
     (void)memory;
     return true;

@@ -125,9 +125,10 @@ absl::Status FakeDomain::Map(Range range, MemoryView memory, Access access) {
                                  "be aligned to ",
                                  facts.granule().value()));
   }
-  if (access == Access::kNone) {
+  if ((access & Access::kReadWrite) == Access::kNone) {
     return impl.Bad(absl::StatusCode::kInvalidArgument,
-                    absl::StrCat("map of ", ToString(range), " with no access"));
+                    absl::StrCat("map of ", ToString(range), " with access \"", View(Name(access)),
+                                 "\": give read, write or both"));
   }
   if (absl::Status s = impl.CheckAperture(range); !s.ok()) return s;
   auto it = impl.FirstFrom(range.base);
@@ -140,6 +141,11 @@ absl::Status FakeDomain::Map(Range range, MemoryView memory, Access access) {
     return impl.Bad(absl::StatusCode::kResourceExhausted,
                     absl::StrCat("map of ", ToString(range), ": all ", facts.max_mappings,
                                  " mappings of the budget are in use"));
+  }
+  if (!Reachable(memory)) {
+    return impl.Bad(absl::StatusCode::kFailedPrecondition,
+                    absl::StrCat("map of ", ToString(range), ": memory at 0x", absl::Hex(address),
+                                 " was not registered; register it first"));
   }
   if (Fails(impl.options.fail_map)) {
     return impl.Bad(absl::StatusCode::kResourceExhausted, "map: told to fail");
@@ -250,6 +256,21 @@ absl::Status FakeDomain::InvalidateAll() {
   ++impl.stats.invalidations;
   impl.Log("invalidate all");
   return absl::OkStatus();
+}
+
+void FakeDomain::SyncForCpu(Range range) {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->Log(absl::StrCat("sync ", ToString(range), " for the CPU"));
+}
+
+void FakeDomain::SyncForDevice(Range range) {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->Log(absl::StrCat("sync ", ToString(range), " for the device"));
+}
+
+bool FakeDomain::Reachable(MemoryView memory) const {
+  const std::function<bool(MemoryView)>& reachable = impl_->options.reachable;
+  return !reachable || reachable(memory);
 }
 
 DomainStats FakeDomain::stats() const {

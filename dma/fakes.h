@@ -8,6 +8,7 @@
 #define DMAKIT_DMA_FAKES_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +26,8 @@ class FakeDomain final : public Domain {
     host::FailPoint* fail_map = nullptr;
     host::FailPoint* fail_unmap = nullptr;
     host::FailPoint* fail_invalidate = nullptr;
-    host::FailPoint* short_unmap = nullptr;  // the chosen unmap leaves its last granule mapped
+    host::FailPoint* short_unmap = nullptr;       // the chosen unmap leaves its last granule mapped
+    std::function<bool(MemoryView)> reachable{};  // empty: all memory is; see facts.fixed_memory
   };
   explicit FakeDomain(Options options);
   FakeDomain() : FakeDomain(Options{}) {}
@@ -38,6 +40,9 @@ class FakeDomain final : public Domain {
   absl::Status Invalidate(Range range) override;
   absl::Status InvalidateAll() override;
   DomainStats stats() const override;
+  void SyncForCpu(Range range) override;
+  void SyncForDevice(Range range) override;
+  bool Reachable(MemoryView memory) const override;
 
   struct Entry {
     Range range{};
@@ -52,7 +57,7 @@ class FakeDomain final : public Domain {
   uint64_t stale_reuses() const;
   // One line per call that succeeded, for tests on order; the newest 65,536:
   //   "map [0x1000, 0x1fff] read-write", "unmap [0x1000, 0x1fff]", "invalidate [0x1000, 0x1fff]",
-  //   "invalidate all"
+  //   "invalidate all", "sync [0x1000, 0x10ff] for the CPU", "sync [0x1000, 0x10ff] for the device"
   std::vector<std::string> log() const;
 
  private:

@@ -23,17 +23,29 @@ absl::Status NotThere(const DeviceState& device, const char* what) {
       " through a mapping that ended when the device was detached; map again after an attach"));
 }
 
-absl::Status Sync(DeviceState* device, const Range& range, Direction direction, bool for_cpu) {
-  const char* what = for_cpu ? "sync for the CPU" : "sync for the device";
+struct SyncCall {
+  Iova mapping;  // its range's base
+  Range part;
+  Direction direction;
+  bool for_cpu;
+  bool moves;
+};
+
+absl::Status Sync(DeviceState* device, const SyncCall& call) {
+  const char* what = call.for_cpu ? "sync for the CPU" : "sync for the device";
   if (device == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         what, " through an empty mapping: map first, and do not use a moved-from one"));
   }
   if (device->detached.load(std::memory_order_relaxed)) return NotThere(*device, what);
   Observer* const observing = device->watcher();
-  if (observing == nullptr) return absl::OkStatus();
+  if (!((observing != nullptr) | call.moves)) [[likely]]
+    return absl::OkStatus();
   if (!device->Enter()) return NotThere(*device, what);
-  observing->OnSync(*device->self, range, direction, for_cpu);
+  if (call.moves) device->Move(call.mapping, call.part, call.for_cpu);
+  if (observing != nullptr) {
+    observing->OnSync(*device->self, call.part, call.direction, call.for_cpu);
+  }
   device->Leave();
   return absl::OkStatus();
 }
@@ -69,7 +81,8 @@ Mapping::Mapping(Mapping&& other) noexcept
       iova_(std::exchange(other.iova_, Iova(0))),
       range_(std::exchange(other.range_, {})),
       bytes_(std::exchange(other.bytes_, {})),
-      direction_(other.direction_) {}
+      direction_(other.direction_),
+      moves_(other.moves_) {}
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   if (this != &other) {
@@ -79,6 +92,7 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
     range_ = std::exchange(other.range_, {});
     bytes_ = std::exchange(other.bytes_, {});
     direction_ = other.direction_;
+    moves_ = other.moves_;
   }
   return *this;
 }
@@ -88,17 +102,19 @@ Mapping::~Mapping() { Release(); }
 // A failure is in the quarantine; a handle of a detached device has nothing to end.
 void Mapping::Release() {
   if (device_ == nullptr) return;
-  (void)std::exchange(device_, nullptr)->Retire(range_.base, false, nullptr, {});
+  (void)std::exchange(device_, nullptr)->Retire(range_.base, {});
 }
 
 absl::Status Mapping::SyncForCpu(size_t offset, size_t length) {
   if (absl::Status s = CheckPart(offset, length); !s.ok()) return s;
-  return Sync(device_.get(), {iova_ + Bytes(offset), Bytes(length)}, direction_, true);
+  return Sync(device_.get(),
+              {range_.base, {iova_ + Bytes(offset), Bytes(length)}, direction_, true, moves_});
 }
 
 absl::Status Mapping::SyncForDevice(size_t offset, size_t length) {
   if (absl::Status s = CheckPart(offset, length); !s.ok()) return s;
-  return Sync(device_.get(), {iova_ + Bytes(offset), Bytes(length)}, direction_, false);
+  return Sync(device_.get(),
+              {range_.base, {iova_ + Bytes(offset), Bytes(length)}, direction_, false, moves_});
 }
 
 absl::Status Mapping::CheckPart(size_t offset, size_t length) const {
@@ -115,7 +131,8 @@ SgMapping::SgMapping(SgMapping&& other) noexcept
       range_(std::exchange(other.range_, {})),
       entries_(std::exchange(other.entries_, {})),
       segments_(std::exchange(other.segments_, {})),
-      direction_(other.direction_) {}
+      direction_(other.direction_),
+      moves_(other.moves_) {}
 
 SgMapping& SgMapping::operator=(SgMapping&& other) noexcept {
   if (this != &other) {
@@ -125,6 +142,7 @@ SgMapping& SgMapping::operator=(SgMapping&& other) noexcept {
     entries_ = std::exchange(other.entries_, {});
     segments_ = std::exchange(other.segments_, {});
     direction_ = other.direction_;
+    moves_ = other.moves_;
   }
   return *this;
 }
@@ -133,26 +151,45 @@ SgMapping::~SgMapping() { Release(); }
 
 void SgMapping::Release() {
   if (device_ == nullptr) return;
-  (void)std::exchange(device_, nullptr)->Retire(range_.base, false, nullptr, entries_);
+  (void)std::exchange(device_, nullptr)->Retire(range_.base, {.list = entries_});
 }
 
-absl::Status SgMapping::SyncForCpu() { return Sync(device_.get(), range_, direction_, true); }
-absl::Status SgMapping::SyncForDevice() { return Sync(device_.get(), range_, direction_, false); }
+absl::Status SgMapping::SyncForCpu() {
+  return Sync(device_.get(), {range_.base, range_, direction_, true, moves_});
+}
+absl::Status SgMapping::SyncForDevice() {
+  return Sync(device_.get(), {range_.base, range_, direction_, false, moves_});
+}
 
 // --- Ending them with a ticket ---
 
-absl::StatusOr<FlushTicket> Device::Unmap(Mapping&& mapping, iova::Cache* cache) {
+absl::StatusOr<FlushTicket> Device::Unmap(Mapping&& mapping, const UnmapOptions& options) {
   if (mapping.device_ != state_) return Foreign(*state_, mapping.device_.get(), mapping.range_);
   Mapping ended = std::move(mapping);
   ended.device_ = nullptr;
-  return state_->Retire(ended.range_.base, true, cache, {});
+  return state_->Retire(ended.range_.base, {.may_defer = true, .unmap = options});
 }
 
-absl::StatusOr<FlushTicket> Device::Unmap(SgMapping&& mapping, iova::Cache* cache) {
+absl::StatusOr<FlushTicket> Device::Unmap(SgMapping&& mapping, const UnmapOptions& options) {
   if (mapping.device_ != state_) return Foreign(*state_, mapping.device_.get(), mapping.range_);
   SgMapping ended = std::move(mapping);
   ended.device_ = nullptr;
-  return state_->Retire(ended.range_.base, true, cache, ended.entries_);
+  return state_->Retire(ended.range_.base,
+                        {.may_defer = true, .unmap = options, .list = ended.entries_});
+}
+
+// --- Packet pages ---
+
+void Device::SyncPageSlowly(Range part, bool for_cpu) const {
+  DeviceState& device = *state_;
+  if (part.empty() || !device.Enter()) return;
+  if (!device.options.coherent) {
+    for_cpu ? device.domain().SyncForCpu(part) : device.domain().SyncForDevice(part);
+  }
+  if (Observer* const observing = device.watcher()) {
+    observing->OnSync(*this, part, Direction::kBidirectional, for_cpu);
+  }
+  device.Leave();
 }
 
 // --- CoherentBlock ---
@@ -182,7 +219,7 @@ CoherentBlock::~CoherentBlock() { Release(); }
 
 void CoherentBlock::Release() {
   if (device_ == nullptr) return;
-  (void)std::exchange(device_, nullptr)->Retire(range_.base, false, nullptr, {});
+  (void)std::exchange(device_, nullptr)->Retire(range_.base, {});
   memory_.reset();
 }
 

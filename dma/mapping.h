@@ -6,8 +6,9 @@
 //   From Map until Unmap has returned *and* its ticket is done, the memory must live and stay where
 //   it is, and belongs to the device except between SyncForCpu and SyncForDevice. Destroying a live
 //   handle unmaps and invalidates at once, under every policy, as there is no ticket to wait for;
-//   if that fails its range is quarantined, never reused. A handle may outlive its device or
-//   address space: it is then dead, and destroying it does nothing.
+//   if that fails its range is quarantined, never reused. What the device wrote is copied back as
+//   by Unmap where the mapping is bounced (Device::Map). A handle may outlive its device or address
+//   space: it is then dead, and destroying it does nothing.
 //
 // Used by one thread at a time; different handles of one device may be used by different threads.
 #ifndef DMAKIT_DMA_MAPPING_H_
@@ -44,7 +45,8 @@ class Mapping {
   // granule.
   Range range() const { return range_; }
 
-  // Hand the part [offset, offset + length) back and forth. OutOfRange beyond bytes().
+  // Hand the part [offset, offset + length) back and forth, and no byte around it. OutOfRange
+  // beyond bytes(). For a coherent device and a mapping that is not bounced there is nothing to do.
   absl::Status SyncForCpu(size_t offset, size_t length);
   absl::Status SyncForDevice(size_t offset, size_t length);
 
@@ -58,6 +60,7 @@ class Mapping {
   Range range_;
   std::span<std::byte> bytes_;
   Direction direction_ = Direction::kBidirectional;
+  bool moves_ = false;  // a sync has something to do
 };
 
 // One piece of a scatter-gather mapping as the device must be told it.
@@ -82,6 +85,7 @@ class SgMapping {
   Range range() const { return range_; }
   Direction direction() const { return direction_; }
 
+  // The whole list.
   absl::Status SyncForCpu();
   absl::Status SyncForDevice();
 
@@ -94,6 +98,7 @@ class SgMapping {
   std::vector<std::span<std::byte>> entries_;
   std::vector<SgSegment> segments_;
   Direction direction_ = Direction::kBidirectional;
+  bool moves_ = false;
 };
 
 }  // namespace dmakit::dma

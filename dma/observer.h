@@ -43,6 +43,10 @@ struct MappingEvent {
   std::span<const std::span<std::byte>> list{};
   Range used{};  // the bytes asked for, within `range`
   RedZones red_zones{};
+  // How many of the entries are bounced: `memory` and `list` are the caller's all the same, but the
+  // device never touches those bytes.
+  size_t bounced = 0;
+  bool skip_sync = false;  // OnBeforeUnmap: UnmapOptions::skip_sync
 };
 
 // A driver hands a buffer to a ring; from here until it is completed the device may use it.

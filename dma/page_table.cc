@@ -125,7 +125,7 @@ absl::Status PageTable::Map(Range range, std::byte* memory, Access access) {
   }
   std::move(fresh.begin(), fresh.end(), std::back_inserter(spares_));
   const uint64_t generation = (epoch() % kGenerations) << kGenerationShift;
-  Fill(root_.get(), kRoot, piece, static_cast<uint64_t>(access) | kLeafBit | generation);
+  Fill(root_.get(), kRoot, piece, static_cast<uint64_t>(access) | generation);
   return absl::OkStatus();
 }
 
@@ -157,7 +157,7 @@ PageTable::Walked PageTable::Walk(uint64_t iova, const Table* from, int level) c
     const uint64_t word = Load(from, IndexOf(iova, level));
     ++walked.entries_read;
     if (word == 0) return walked;
-    if ((word & kLeafBit) != 0) {
+    if ((word & kTableBit) == 0) {
       walked.leaf = {word, level};
       return walked;
     }

@@ -89,9 +89,8 @@ class PageTable {
   void FreeEmptyTables();
 
  private:
-  static constexpr uint64_t kAccessBits = 3;
-  static constexpr uint64_t kLeafBit = 4;
-  static constexpr uint64_t kTableBit = 8;
+  static constexpr uint64_t kAccessBits = 7;
+  static constexpr uint64_t kTableBit = 8;  // absent in a leaf, which has an access bit
   static constexpr int kGenerationShift = 4;
   // Eight bits; a prime, because pools recycle in powers of two.
   static constexpr uint64_t kGenerations = 251;

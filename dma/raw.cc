@@ -59,6 +59,7 @@ struct RawDma::Impl {
     Direction direction = Direction::kBidirectional;
     size_t entries = 1;
     std::byte* cpu = nullptr;
+    UnmapOptions unmap{};
   };
 
   Iova Insert(Entry entry);
@@ -294,17 +295,19 @@ absl::StatusOr<FlushTicket> RawDma::Impl::Unmap(const Claim& claim) {
   absl::StatusOr<Entry> entry = Take(claim);
   if (!entry.ok()) return entry.status();
   if (Mapping* mapping = std::get_if<Mapping>(&entry->handle)) {
-    return device.Unmap(std::move(*mapping));
+    return device.Unmap(std::move(*mapping), claim.unmap);
   }
-  return device.Unmap(std::move(std::get<SgMapping>(entry->handle)));
+  return device.Unmap(std::move(std::get<SgMapping>(entry->handle)), claim.unmap);
 }
 
-absl::StatusOr<FlushTicket> RawDma::UnmapSingle(Iova address, Bytes size, Direction direction) {
+absl::StatusOr<FlushTicket> RawDma::UnmapSingle(Iova address, Bytes size, Direction direction,
+                                                const UnmapOptions& options) {
   return impl_->Unmap({.call = "unmap",
                        .family = MappingKind::kSingle,
                        .address = address,
                        .size = size,
-                       .direction = direction});
+                       .direction = direction,
+                       .unmap = options});
 }
 
 absl::StatusOr<FlushTicket> RawDma::UnmapResource(Iova address, Bytes size, Direction direction) {
@@ -315,12 +318,14 @@ absl::StatusOr<FlushTicket> RawDma::UnmapResource(Iova address, Bytes size, Dire
                        .direction = direction});
 }
 
-absl::StatusOr<FlushTicket> RawDma::UnmapSg(Iova address, size_t entries, Direction direction) {
+absl::StatusOr<FlushTicket> RawDma::UnmapSg(Iova address, size_t entries, Direction direction,
+                                            const UnmapOptions& options) {
   return impl_->Unmap({.call = "unmap of a list",
                        .family = MappingKind::kScatterGather,
                        .address = address,
                        .direction = direction,
-                       .entries = entries});
+                       .entries = entries,
+                       .unmap = options});
 }
 
 absl::Status RawDma::FreeCoherent(Bytes size, std::byte* cpu, Iova address) {

@@ -54,14 +54,16 @@ class RawDma {
   absl::Status last_error() const;  // why the last map of the calling threads failed
 
   Iova MapSingle(std::span<std::byte> memory, Direction direction, std::string_view owner);
-  absl::StatusOr<FlushTicket> UnmapSingle(Iova address, Bytes size, Direction direction);
+  absl::StatusOr<FlushTicket> UnmapSingle(Iova address, Bytes size, Direction direction,
+                                          const UnmapOptions& options = {});
 
   // One segment per entry at most. Empty: failed. An entry that the device cannot take as one
   // segment is refused.
   std::vector<SgSegment> MapSg(std::span<const std::span<std::byte>> entries, Direction direction,
                                std::string_view owner);
   // `address`: of the first segment. `entries`: how many were passed to MapSg.
-  absl::StatusOr<FlushTicket> UnmapSg(Iova address, size_t entries, Direction direction);
+  absl::StatusOr<FlushTicket> UnmapSg(Iova address, size_t entries, Direction direction,
+                                      const UnmapOptions& options = {});
 
   Coherent AllocateCoherent(Bytes size, std::string_view owner);
   absl::Status FreeCoherent(Bytes size, std::byte* cpu, Iova address);

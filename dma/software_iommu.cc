@@ -95,7 +95,9 @@ absl::Status SoftwareIommu::Impl::CheckShape(Range range, const MemoryView& memo
       reinterpret_cast<uintptr_t>(memory.cpu) % kGranule != 0) {
     return bad("memory at 0x", absl::Hex(address), " must start on a page of 4096 bytes");
   }
-  if (access == Access::kNone) return bad("access \"none\": give read, write or both");
+  if ((access & Access::kReadWrite) == Access::kNone) {
+    return bad("access \"", std::string(Name(access)), "\": give read, write or both");
+  }
   return absl::OkStatus();
 }
 
@@ -153,8 +155,8 @@ SoftwareIommu::SoftwareIommu(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 
 SoftwareIommu::~SoftwareIommu() { assert(impl_->ports.empty() && "a port outlives its IOMMU"); }
 
-std::unique_ptr<DevicePort> SoftwareIommu::NewPort(std::string name) {
-  return std::make_unique<Port>(*impl_, std::move(name));
+std::unique_ptr<DevicePort> SoftwareIommu::NewPort(std::string name, PortOptions options) {
+  return std::make_unique<Port>(*impl_, std::move(name), options);
 }
 
 std::string_view SoftwareIommu::name() const { return impl_->options.name; }
@@ -247,6 +249,20 @@ absl::Status SoftwareIommu::InvalidateAll() {
   impl_->ForEachPort([](Port& port) { port.InvalidateAll(); });
   impl_->invalidations.fetch_add(1, std::memory_order_relaxed);
   return absl::OkStatus();
+}
+
+void SoftwareIommu::SyncForCpu(Range range) {
+  if (range.empty() || !Range::Make(range.base, range.size)) return;
+  impl_->ForEachPort([&](Port& port) {
+    if (port.lines() != nullptr) port.lines()->WriteBack(range.base.value(), range.last().value());
+  });
+}
+
+void SoftwareIommu::SyncForDevice(Range range) {
+  if (range.empty() || !Range::Make(range.base, range.size)) return;
+  impl_->ForEachPort([&](Port& port) {
+    if (port.lines() != nullptr) port.lines()->Forget(range.base.value(), range.last().value());
+  });
 }
 
 DomainStats SoftwareIommu::stats() const {

@@ -5,6 +5,15 @@
 // (IOTLB) that stays stale until it is invalidated, a page-walk cache of stated geometry, and fault
 // records.
 //
+// A port of a device that is not coherent has a cache of its own on the memory side of the
+// translation: a bounded number of lines of 64 bytes, of which each byte is absent, read or
+// written. A read finds a byte there for as long as it is not forgotten, however stale; a write
+// stays there until SyncForCpu, or until the line is evicted (the oldest of its set), and then
+// exactly the bytes written go to memory. Bytes next to those accessed are never fetched or written
+// back, so whoever owns them does not notice. An invalidation drops the lines whose translation is
+// gone, dirty or not: they reach no memory that may be in other use. Accesses to ranges mapped with
+// kSnoop go past it.
+//
 // Threads: Map, Unmap and Invalidate from any thread (one at a time inside); every port by one
 // thread at a time. Each port holds its own lock over translate-and-copy, and Invalidate takes it:
 // when Invalidate returns, no access through the old entry is running. Table pages are freed only
@@ -25,6 +34,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -83,13 +93,23 @@ class SoftwareIommu final : public Domain {
     uint64_t walk_cache_hits = 0;
     uint64_t faults = 0;
     uint64_t stale_uses = 0;
+    uint64_t lines_evicted = 0;  // from the caches of ports that are not coherent
   };
 
   static absl::StatusOr<std::unique_ptr<SoftwareIommu>> Create(Options options);
   ~SoftwareIommu() override;
 
-  // A device behind this IOMMU. The port must die before the IOMMU.
-  std::unique_ptr<DevicePort> NewPort(std::string name);
+  struct PortOptions {
+    bool coherent = true;
+    size_t cache_lines = 256;  // if not coherent; rounded up to a power of two, 4 ways
+  };
+
+  // A device behind this IOMMU. The port must die before the IOMMU; what its cache has not written
+  // back is lost then.
+  std::unique_ptr<DevicePort> NewPort(std::string name, PortOptions options);
+  std::unique_ptr<DevicePort> NewPort(std::string name) {
+    return NewPort(std::move(name), PortOptions{});
+  }
 
   std::string_view name() const override;
   const DomainFacts& facts() const override;
@@ -98,6 +118,8 @@ class SoftwareIommu final : public Domain {
   absl::Status Invalidate(Range range) override;
   absl::Status InvalidateAll() override;
   DomainStats stats() const override;
+  void SyncForCpu(Range range) override;
+  void SyncForDevice(Range range) override;
   bool AddFaultListener(FaultListener* listener) override;
   void RemoveFaultListener(FaultListener* listener) override;
 

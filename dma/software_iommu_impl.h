@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "dma/line_cache.h"
 #include "dma/page_table.h"
 #include "dma/software_iommu.h"
 #include "dma/translation_cache.h"
@@ -36,7 +37,8 @@ namespace internal {
 
 // Written under the port's lock.
 struct WalkCounts {
-  Counter accesses, iotlb_hits, walks, levels_read, walk_cache_hits, faults, stale_uses;
+  Counter accesses, iotlb_hits, walks, levels_read, walk_cache_hits, faults, stale_uses,
+      lines_evicted;
 
   void AddTo(SoftwareIommu::WalkStats& sum) const {
     sum.accesses += accesses.Get();
@@ -46,6 +48,7 @@ struct WalkCounts {
     sum.walk_cache_hits += walk_cache_hits.Get();
     sum.faults += faults.Get();
     sum.stale_uses += stale_uses.Get();
+    sum.lines_evicted += lines_evicted.Get();
   }
 };
 
@@ -96,7 +99,7 @@ struct SoftwareIommu::Impl {
 
 class SoftwareIommu::Port final : public DevicePort {
  public:
-  Port(Impl& iommu, std::string name);
+  Port(Impl& iommu, std::string name, PortOptions options);
   ~Port() override;
 
   std::string_view name() const override { return name_; }
@@ -113,36 +116,46 @@ class SoftwareIommu::Port final : public DevicePort {
   void InvalidateAll();
   void ForgetTables();
   void ForgetTables(uint64_t first, uint64_t last);
+  internal::LineCache* lines() { return lines_.get(); }  // nullptr: coherent
 
  private:
   using PageTable = internal::PageTable;
   using Leaf = PageTable::Leaf;
-  struct Cached {
+  struct Entry {
     Leaf leaf;
     uint64_t epoch = 0;  // of the page table when the leaf was last seen in it
   };
   struct Piece {
     std::byte* memory;
     size_t size;
+    uint64_t iova;
+    Leaf leaf;
   };
 
   // Fills pieces_. False: recorded, and nothing may be copied.
   bool Translate(uint64_t iova, size_t length, Access access);
-  std::byte* TranslateWord(Iova iova, size_t width, Access access);
+  const Piece* TranslateWord(Iova iova, size_t width, Access access);
+  bool Cached(const Piece& piece) const {
+    return lines_ != nullptr && !Allows(piece.leaf.access(), Access::kSnoop);
+  }
+  void Load(const Piece& piece, std::byte* to);
+  void Store(const Piece& piece, const std::byte* from);
+  void DropDeadLines(uint64_t first, uint64_t last);
   bool Lookup(uint64_t iova, Access access, Leaf* leaf);
-  bool CheckFresh(uint64_t iova, Access access, Cached* entry);
-  Cached WalkTable(uint64_t iova);
-  Cached* FindCached(uint64_t iova);
+  bool CheckFresh(uint64_t iova, Access access, Entry* entry);
+  Entry WalkTable(uint64_t iova);
+  Entry* FindCached(uint64_t iova);
   bool Fail(uint64_t iova, Access access, Fault::Reason reason);
   void RecordStale(uint64_t iova, Access access);
 
   Impl& iommu_;
   const std::string name_;
   std::mutex mutex_;
-  internal::TranslationCache<Cached> iotlb_;
+  internal::TranslationCache<Entry> iotlb_;
   // By level of the table that an entry points to; the root needs none.
   using WalkCache = internal::TranslationCache<const PageTable::Table*>;
   std::array<WalkCache, PageTable::kRoot> walk_cache_;
+  const std::unique_ptr<internal::LineCache> lines_;
   std::vector<Piece> pieces_;  // of the access in progress; never shrinks
   internal::WalkCounts counts_;
 };

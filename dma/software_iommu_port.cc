@@ -2,6 +2,7 @@
 //
 // One device's port: look up, walk, check, copy, all under the port's lock.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -38,7 +39,7 @@ void KeepNewest(std::deque<Record>& records, size_t bound, Record record) {
 
 // ---------------------------------------------------------------------------------------
 
-SoftwareIommu::Port::Port(Impl& iommu, std::string name)
+SoftwareIommu::Port::Port(Impl& iommu, std::string name, PortOptions options)
     : iommu_(iommu),
       name_(std::move(name)),
       iotlb_(iommu.options.iotlb_entries, iommu.options.iotlb_ways),
@@ -46,7 +47,9 @@ SoftwareIommu::Port::Port(Impl& iommu, std::string name)
         const size_t entries = iommu.options.walk_cache_entries;
         const WalkCache cache(entries, std::min(entries, kWalkCacheWays));
         return std::array{cache, cache, cache};
-      }()} {
+      }()},
+      lines_(options.coherent ? nullptr
+                              : std::make_unique<internal::LineCache>(options.cache_lines)) {
   pieces_.reserve((size_t{64} << 10) / kGranule + 1);
   const std::lock_guard lock(iommu_.ports_mutex);
   iommu_.ports.push_back(this);
@@ -63,7 +66,7 @@ bool SoftwareIommu::Port::Read(Iova from, std::span<std::byte> to) {
   if (!Translate(from.value(), to.size(), Access::kRead)) return false;
   std::byte* at = to.data();
   for (const Piece& piece : pieces_) {
-    std::memcpy(at, piece.memory, piece.size);
+    Load(piece, at);
     at += piece.size;
   }
   return true;
@@ -74,16 +77,39 @@ bool SoftwareIommu::Port::Write(Iova to, std::span<const std::byte> from) {
   if (!Translate(to.value(), from.size(), Access::kWrite)) return false;
   const std::byte* at = from.data();
   for (const Piece& piece : pieces_) {
-    std::memcpy(piece.memory, at, piece.size);
+    Store(piece, at);
     at += piece.size;
   }
   return true;
 }
 
+void SoftwareIommu::Port::Load(const Piece& piece, std::byte* to) {
+  if (!Cached(piece)) {
+    std::memcpy(to, piece.memory, piece.size);
+    return;
+  }
+  counts_.lines_evicted.Add(lines_->Read(piece.iova, piece.leaf, {to, piece.size}));
+}
+
+void SoftwareIommu::Port::Store(const Piece& piece, const std::byte* from) {
+  if (!Cached(piece)) {
+    std::memcpy(piece.memory, from, piece.size);
+    return;
+  }
+  counts_.lines_evicted.Add(lines_->Write(piece.iova, piece.leaf, {from, piece.size}));
+}
+
 bool SoftwareIommu::Port::Publish(Iova to, uint64_t word, size_t width) {
   const std::lock_guard lock(mutex_);
-  std::byte* memory = TranslateWord(to, width, Access::kWrite);
-  if (memory == nullptr) return false;
+  const Piece* piece = TranslateWord(to, width, Access::kWrite);
+  if (piece == nullptr) return false;
+  if (Cached(*piece)) {
+    alignas(8) std::array<std::byte, 8> raw;
+    StoreWord<uint64_t>(raw.data(), word);  // little-endian: the low bytes come first
+    Store(*piece, raw.data());
+    return true;
+  }
+  std::byte* const memory = piece->memory;
   switch (width) {
     case 1:
       StoreWord<uint8_t>(memory, word);
@@ -103,8 +129,14 @@ bool SoftwareIommu::Port::Publish(Iova to, uint64_t word, size_t width) {
 
 std::optional<uint64_t> SoftwareIommu::Port::LoadAcquire(Iova from, size_t width) {
   const std::lock_guard lock(mutex_);
-  std::byte* memory = TranslateWord(from, width, Access::kRead);
-  if (memory == nullptr) return std::nullopt;
+  const Piece* piece = TranslateWord(from, width, Access::kRead);
+  if (piece == nullptr) return std::nullopt;
+  if (Cached(*piece)) {
+    alignas(8) std::array<std::byte, 8> raw{};
+    Load(*piece, raw.data());
+    return LoadWord<uint64_t>(raw.data());
+  }
+  std::byte* const memory = piece->memory;
   switch (width) {
     case 1:
       return LoadWord<uint8_t>(memory);
@@ -117,14 +149,15 @@ std::optional<uint64_t> SoftwareIommu::Port::LoadAcquire(Iova from, size_t width
   }
 }
 
-std::byte* SoftwareIommu::Port::TranslateWord(Iova iova, size_t width, Access access) {
+const SoftwareIommu::Port::Piece* SoftwareIommu::Port::TranslateWord(Iova iova, size_t width,
+                                                                     Access access) {
   const bool is_word = std::has_single_bit(width) && width <= 8;
   if (!is_word || !IsAligned(iova, Bytes(width))) {
     Fail(iova.value(), access, Fault::Reason::kMisaligned);
     return nullptr;
   }
   // Aligned, so one piece.
-  return Translate(iova.value(), width, access) ? pieces_.front().memory : nullptr;
+  return Translate(iova.value(), width, access) ? &pieces_.front() : nullptr;
 }
 
 bool SoftwareIommu::Port::Translate(uint64_t iova, size_t length, Access access) {
@@ -138,7 +171,7 @@ bool SoftwareIommu::Port::Translate(uint64_t iova, size_t length, Access access)
     if (!Lookup(iova, access, &leaf)) return false;
     const uint64_t offset = iova & (PageTable::SizeOf(leaf.level) - 1);
     const size_t size = std::min<uint64_t>(length, PageTable::SizeOf(leaf.level) - offset);
-    pieces_.push_back({leaf.memory() + offset, size});
+    pieces_.push_back({leaf.memory() + offset, size, iova, leaf});
     iova += size;
     length -= size;
   }
@@ -147,12 +180,12 @@ bool SoftwareIommu::Port::Translate(uint64_t iova, size_t length, Access access)
 
 bool SoftwareIommu::Port::Lookup(uint64_t iova, Access access, Leaf* leaf) {
   counts_.accesses.Add();
-  if (Cached* entry = FindCached(iova)) {
+  if (Entry* entry = FindCached(iova)) {
     counts_.iotlb_hits.Add();
     if (!CheckFresh(iova, access, entry)) return false;
     *leaf = entry->leaf;
   } else {
-    const Cached walked = WalkTable(iova);
+    const Entry walked = WalkTable(iova);
     if (!walked.leaf.present()) {
       const Interval here{Iova(iova), Iova(iova)};
       const bool reserved = iommu_.ReservedAt(here) != nullptr;
@@ -164,17 +197,17 @@ bool SoftwareIommu::Port::Lookup(uint64_t iova, Access access, Leaf* leaf) {
   return Allows(leaf->access(), access) || Fail(iova, access, Fault::Reason::kNoPermission);
 }
 
-SoftwareIommu::Port::Cached* SoftwareIommu::Port::FindCached(uint64_t iova) {
+SoftwareIommu::Port::Entry* SoftwareIommu::Port::FindCached(uint64_t iova) {
   for (int level = 0; level < PageTable::kRoot; ++level) {
     if ((iommu_.facts.page_sizes & PageTable::SizeOf(level)) == 0) continue;
-    if (Cached* entry = iotlb_.Find(iova, PageTable::ShiftOf(level))) return entry;
+    if (Entry* entry = iotlb_.Find(iova, PageTable::ShiftOf(level))) return entry;
   }
   return nullptr;
 }
 
 // Compares a cached leaf with the page table, unless nothing was unmapped since it was last seen
 // there. Not part of what silicon does, so not counted as a walk.
-bool SoftwareIommu::Port::CheckFresh(uint64_t iova, Access access, Cached* entry) {
+bool SoftwareIommu::Port::CheckFresh(uint64_t iova, Access access, Entry* entry) {
   const PageTable& table = iommu_.table;
   const uint64_t epoch = table.epoch();  // before the walk
   if (entry->epoch == epoch) return true;
@@ -186,7 +219,7 @@ bool SoftwareIommu::Port::CheckFresh(uint64_t iova, Access access, Cached* entry
   return iommu_.options.stale == StaleAccess::kPerform;
 }
 
-SoftwareIommu::Port::Cached SoftwareIommu::Port::WalkTable(uint64_t iova) {
+SoftwareIommu::Port::Entry SoftwareIommu::Port::WalkTable(uint64_t iova) {
   counts_.walks.Add();
   const uint64_t epoch = iommu_.table.epoch();  // before the walk
   const PageTable::Table* from = iommu_.table.root();
@@ -231,11 +264,22 @@ void SoftwareIommu::Port::RecordStale(uint64_t iova, Access access) {
 void SoftwareIommu::Port::Invalidate(uint64_t first, uint64_t last) {
   iotlb_.DropOverlapping(first, last);
   for (auto& cache : walk_cache_) cache.DropInside(first, last);
+  DropDeadLines(first, last);
 }
 
 void SoftwareIommu::Port::InvalidateAll() {
   iotlb_.Clear();
   ForgetTables();
+  DropDeadLines(0, iommu_.last_iova);
+}
+
+// Those of live mappings stay: an invalidation of everything is no sync.
+void SoftwareIommu::Port::DropDeadLines(uint64_t first, uint64_t last) {
+  if (lines_ == nullptr) return;
+  const PageTable& table = iommu_.table;
+  lines_->DropUnless(first, last, [&table](uint64_t iova, const Leaf& leaf) {
+    return table.Walk(iova, table.root(), PageTable::kRoot).leaf == leaf;
+  });
 }
 
 void SoftwareIommu::Port::ForgetTables() {

@@ -3,20 +3,16 @@
 // The names of the small enums, as they appear in messages and reports.
 #include "dma/types.h"
 
+#include <iterator>
+
 namespace dmakit::dma {
 
 std::string_view Name(Access access) {
-  switch (access) {
-    case Access::kNone:
-      return "none";
-    case Access::kRead:
-      return "read";
-    case Access::kWrite:
-      return "write";
-    case Access::kReadWrite:
-      return "read-write";
-  }
-  return "invalid";
+  static constexpr std::string_view kNames[] = {
+      "none",          "read",          "write",          "read-write",
+      "none, snooped", "read, snooped", "write, snooped", "read-write, snooped"};
+  const auto bits = static_cast<size_t>(access);
+  return bits < std::size(kNames) ? kNames[bits] : "invalid";
 }
 
 std::string_view Name(Direction direction) {

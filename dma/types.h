@@ -16,8 +16,10 @@ namespace dmakit::dma {
 
 using Nanos = std::chrono::nanoseconds;
 
-// What the *device* may do with a range. A bit set.
-enum class Access : uint8_t { kNone = 0, kRead = 1, kWrite = 2, kReadWrite = 3 };
+// What the *device* may do with a range, and how. A bit set. kSnoop goes with one of the others:
+// the device's accesses there bypass what caches it has, so that it and the CPU see the same bytes
+// without a sync (coherent rings, registers); it changes nothing for a coherent device.
+enum class Access : uint8_t { kNone = 0, kRead = 1, kWrite = 2, kReadWrite = 3, kSnoop = 4 };
 
 constexpr Access operator|(Access a, Access b) {
   return static_cast<Access>(static_cast<uint8_t>(a) | static_cast<uint8_t>(b));
@@ -43,7 +45,7 @@ constexpr Access AccessFor(Direction direction) {
   return Access::kNone;
 }
 
-std::string_view Name(Access access);
+std::string_view Name(Access access);  // "read-write", "read-write, snooped"
 std::string_view Name(Direction direction);
 
 // One block of host memory and the two addresses it is reached by. `cpu` is the program's view.

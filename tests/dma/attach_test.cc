@@ -279,7 +279,7 @@ TEST_CASE("A later domain's holes are taken out of what is handed out") {
     REQUIRE(m.ok());
     held.push_back(*std::move(m));
   }
-  for (Mapping& m : held) REQUIRE(nic0->Unmap(std::move(m), cache->get()).ok());
+  for (Mapping& m : held) REQUIRE(nic0->Unmap(std::move(m), {.cache = cache->get()}).ok());
   CHECK((*cache)->stats().parked == 4);  // one of them in the interrupt window
   auto nic1 = f.Attach("nic1", d1);
   std::vector<SharedRange> all;

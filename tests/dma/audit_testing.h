@@ -49,6 +49,8 @@ struct AuditRigOptions {
   Bytes segment_boundary{0};
   uint64_t max_mappings = 0;
   bool second_view = false;
+  bool coherent = true;
+  bool trusted = true;
 };
 
 // nic0 behind a SoftwareIommu, through which `port` is the device.
@@ -57,7 +59,7 @@ class AuditRig : public Fixture {
   explicit AuditRig(AuditRigOptions options = {})
       : views({.second_view = true}),
         iommu(*SoftwareIommu::Create({.max_mappings = options.max_mappings})),
-        port(iommu->NewPort("nic0")),
+        port(iommu->NewPort("nic0", {.coherent = options.coherent})),
         audit([&] {
           Audit::Options audit_options = std::move(options.audit);
           if (audit_options.memory == nullptr) audit_options.memory = &kinds;
@@ -72,7 +74,9 @@ class AuditRig : public Fixture {
     auto made = space->Attach({.name = "nic0",
                                .domain = iommu.get(),
                                .max_segment = options.max_segment,
-                               .segment_boundary = options.segment_boundary});
+                               .segment_boundary = options.segment_boundary,
+                               .coherent = options.coherent,
+                               .trusted = options.trusted});
     REQUIRE(made.ok());
     nic = *std::move(made);
     REQUIRE(audit.Attach(*nic).ok());

@@ -239,6 +239,46 @@ void CheckInvalidate(const DomainFactory& make) {
   CHECK(domain->InvalidateAll().ok());
 }
 
+void CheckAccess(const DomainFactory& make) {
+  const auto domain = make({});
+  for (const Access access : {Access::kNone, Access::kSnoop}) {
+    INFO(Name(access));
+    const absl::Status status = domain->Map(At(16, 1), Pages(1), access);
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+    CHECK(std::string(status.message()).find(Name(access)) != std::string::npos);
+  }
+  CHECK(domain->stats().maps == 0);
+  for (const Access access : {Access::kRead, Access::kWrite, Access::kReadWrite}) {
+    for (const Access how : {Access::kNone, Access::kSnoop}) {
+      INFO(Name(access | how));
+      REQUIRE(domain->Map(At(16, 1), Pages(1), access | how).ok());
+      CHECK(domain->Map(At(16, 1), Pages(1), access).code() == absl::StatusCode::kAlreadyExists);
+      CHECK(Unmapped(*domain, At(16, 1)) == kPage);
+      CHECK(domain->InvalidateAll().ok());
+    }
+  }
+}
+
+void CheckSyncs(const DomainFactory& make) {
+  const auto domain = make({});
+  REQUIRE(CodeOfMap(*domain, At(16, 4)) == absl::StatusCode::kOk);
+  const DomainStats before = domain->stats();
+  const std::byte first = arena[0];
+  for (const Range range :
+       {At(16, 4), At(0, 100), At(500, 3), Range{Iova(16 * kPage + 5), Bytes(1)},
+        Range{Iova(16 * kPage), Bytes(0)}, Range{Iova(kPage), Bytes(~uint64_t{0} - kPage + 1)}}) {
+    INFO(ToString(range));
+    domain->SyncForCpu(range);
+    domain->SyncForDevice(range);
+  }
+  CHECK(arena[0] == first);  // no device wrote
+  CHECK(domain->stats().live_mappings == 1);
+  CHECK(domain->stats().invalidations == before.invalidations);
+  CHECK(Unmapped(*domain, At(16, 4)) == 4 * kPage);
+  domain->SyncForCpu(At(16, 4));
+  CHECK(domain->InvalidateAll().ok());
+}
+
 void CheckThreads(const DomainFactory& make) {
   const auto domain = make({});
   constexpr uint64_t kThreads = 4;
@@ -251,6 +291,7 @@ void CheckThreads(const DomainFactory& make) {
         for (uint64_t i = 0; i < kRounds; ++i) {
           const Range range = At((t + 1) * 1024 + i % 7 * 16, 1 + i % 5);
           const bool ok = CodeOfMap(*domain, range) == absl::StatusCode::kOk &&
+                          (domain->SyncForDevice(range), domain->SyncForCpu(range), true) &&
                           Unmapped(*domain, range) == static_cast<int64_t>(range.size.value()) &&
                           domain->Invalidate(range).ok();
           failures[t] += ok ? 0 : 1;
@@ -278,6 +319,8 @@ void CheckDomainConformance(const DomainFactory& make) {
   SECTION("unmap says how much went away") { CheckUnmap(make); }
   SECTION("a mapping is not cut unless the domain splits") { CheckCuts(make); }
   SECTION("any range can be invalidated") { CheckInvalidate(make); }
+  SECTION("access is read, write or both, snooped or not") { CheckAccess(make); }
+  SECTION("any range can be synced, and nothing else happens") { CheckSyncs(make); }
   SECTION("all methods can be called from any thread") { CheckThreads(make); }
 }
 

@@ -270,7 +270,7 @@ TEST_CASE("An IOVA cache serves its owner, and is passed by where its ceiling is
   auto m = f.nic->Map(f.buffer.part(0, 4096), Direction::kToDevice, {.cache = cache->get()});
   REQUIRE(m.ok());
   const Iova first = m->iova();
-  REQUIRE(f.nic->Unmap(*std::move(m), cache->get()).ok());
+  REQUIRE(f.nic->Unmap(*std::move(m), {.cache = cache->get()}).ok());
   CHECK((*cache)->stats().parked == 1);
   m = f.nic->Map(f.buffer.part(0, 4096), Direction::kToDevice, {.cache = cache->get()});
   REQUIRE(m.ok());
