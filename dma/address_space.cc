@@ -199,7 +199,7 @@ absl::StatusOr<SharedRange> AddressSpace::Reserve(Bytes size, Bytes alignment,
   }
   SharedRange range;
   range.space_ = state_;
-  range.record_ = std::make_shared<SharedRecord>(Range{iova->base, size}, *iova, name);
+  range.record_ = std::make_shared<SharedRecord>(&state, Range{iova->base, size}, *iova, name);
   std::lock_guard<std::mutex> records(state.records_mutex);
   state.records.emplace(iova->base.value(), range.record_);
   return range;
@@ -219,6 +219,10 @@ absl::StatusOr<std::unique_ptr<iova::Cache>> AddressSpace::NewCache(std::string_
                               absl::StrCat("IOVA cache for '", internal::View(owner), "'"));
   }
   return cache;
+}
+
+absl::StatusOr<FlushLane> AddressSpace::NewFlushLane(std::string_view owner) {
+  return state_->queue != nullptr ? state_->queue->NewLane(owner) : FlushLane();
 }
 
 host::MemorySource& AddressSpace::memory() const { return *state_->options.memory; }

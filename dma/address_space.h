@@ -58,8 +58,8 @@ class SharedRange {
   absl::Status Map(MemoryView memory);
   // kStrict and kPersistent: one unmap and one invalidation per domain before it returns.
   // kDeferred: the ticket says when memory *and* range may be used again. A failure quarantines:
-  // the range stays unusable, keep the memory (see below).
-  absl::StatusOr<FlushTicket> Unmap(Policy policy);
+  // the range stays unusable, keep the memory (see below). `local`: as for Device::Unmap.
+  absl::StatusOr<FlushTicket> Unmap(Policy policy, const Local& local = {});
   // Gives the range and its memory to the quarantine, because a device may still write there: the
   // one named, or (empty) any that is attached. It stays mapped until its release.
   void Quarantine(host::Memory memory, std::string_view reason, std::string_view device = {}) &&;
@@ -69,7 +69,7 @@ class SharedRange {
   void Release();
   void HoldRecord(std::string_view reason);
   absl::Status Withdraw();
-  FlushTicket DeferFlush();
+  FlushTicket DeferFlush(const Local& local);
 
   std::shared_ptr<internal::SpaceState> space_;
   std::shared_ptr<internal::SharedRecord> record_;
@@ -122,6 +122,9 @@ class AddressSpace {
 
   // A cache for one owner, within the limits of all devices attached so far.
   absl::StatusOr<std::unique_ptr<iova::Cache>> NewCache(std::string_view owner);
+  // A lane of the deferred queue for one owner, to be passed with its cache as a Local: its unmaps
+  // then take no lock that others take. Under strict the empty lane, which is as good.
+  absl::StatusOr<FlushLane> NewFlushLane(std::string_view owner);
 
   host::MemorySource& memory() const;
   iova::Space& iova_space();  // exists from the first Attach on

@@ -88,11 +88,12 @@ class Device {
 
   // Ends a mapping. OK: the ticket tells from when the memory may be reused (strict: at once). On
   // failure the range is quarantined, and the memory must be kept until
-  // Quarantine::ReleaseAfterReset. `cache`, the calling thread's own, takes the IOVA back where
-  // that happens at once (strict). InvalidArgument, and the mapping stays, if it is another
+  // Quarantine::ReleaseAfterReset. `local` is what the calling thread has of its own: the cache
+  // takes the IOVA back (strict: at once; deferred: with a later unmap, after the flush), the lane
+  // takes the unmap where it is deferred. InvalidArgument, and the mapping stays, if it is another
   // device's.
-  absl::StatusOr<FlushTicket> Unmap(Mapping&& mapping, iova::Cache* cache = nullptr);
-  absl::StatusOr<FlushTicket> Unmap(SgMapping&& mapping, iova::Cache* cache = nullptr);
+  absl::StatusOr<FlushTicket> Unmap(Mapping&& mapping, const Local& local = {});
+  absl::StatusOr<FlushTicket> Unmap(SgMapping&& mapping, const Local& local = {});
 
   // Zeroed memory that CPU and device share for as long as the block lives, mapped in this device's
   // domain only.

@@ -137,24 +137,35 @@ void DeviceState::NotifyRetired(const Range& range) {
   Leave();
 }
 
-FlushTicket DeviceState::Defer(LiveMapping mapping) {
+// Detach flushes, so the queue is done with this device before it goes.
+FlushTicket DeviceState::Defer(LiveMapping mapping, const Local& local) {
   Domain* const domains[] = {&domain()};
-  const Range range = mapping.range;
-  auto release = [state = shared_from_this(),
-                  mapping = std::move(mapping)](const absl::Status& flushed) {
-    if (flushed.ok()) {
-      state->FreeIova(mapping.iova, nullptr);
-      state->NotifyRetired(mapping.range);
-      return;
-    }
-    Translation rest(mapping.range);
-    rest.Owe(state->domain());
-    (void)state->Hold(mapping, std::move(rest), flushed);  // the ticket tells
-  };
-  return space->queue->Defer({range, domains, std::move(release)});
+  // An observer hears of the release before the ticket is done, which the common lane sees to.
+  return space->queue->Defer({.range = mapping.range,
+                              .domains = domains,
+                              .releaser = this,
+                              .iova = mapping.iova,
+                              .owner = std::move(mapping.owner),
+                              .keep = std::move(mapping.block)},
+                             watcher() == nullptr ? local : Local());
 }
 
-absl::StatusOr<FlushTicket> DeviceState::Retire(Iova base, bool may_defer, iova::Cache* cache,
+void DeviceState::Release(const Retired& retired, const absl::Status& flushed, iova::Cache* cache) {
+  if (flushed.ok()) {
+    FreeIova(retired.iova, cache);
+    NotifyRetired(retired.range);
+    return;
+  }
+  LiveMapping mapping{.range = retired.range,
+                      .iova = retired.iova,
+                      .owner = retired.owner,
+                      .block = std::static_pointer_cast<host::Memory>(retired.keep)};
+  Translation rest(mapping.range);
+  rest.Owe(domain());
+  (void)Hold(mapping, std::move(rest), flushed);  // the ticket tells
+}
+
+absl::StatusOr<FlushTicket> DeviceState::Retire(Iova base, bool may_defer, const Local& local,
                                                 std::span<const std::span<std::byte>> list) {
   std::optional<LiveMapping> mapping = Claim(base);
   if (!mapping) {
@@ -172,11 +183,11 @@ absl::StatusOr<FlushTicket> DeviceState::Retire(Iova base, bool may_defer, iova:
   absl::Status status = translation.Unmap();
   FlushTicket ticket;
   if (status.ok() && may_defer && !park && space->queue != nullptr && !translation.gone()) {
-    ticket = Defer(*std::move(mapping));
+    ticket = Defer(*std::move(mapping), local);
   } else {
     if (status.ok()) status = translation.Invalidate();
     if (status.ok()) {
-      park ? Park(mapping->iova) : FreeIova(mapping->iova, cache);
+      park ? Park(mapping->iova) : FreeIova(mapping->iova, local.cache);
       if (observing != nullptr) observing->OnRetired(*self, mapping->range);
     } else {
       status = Hold(*mapping, std::move(translation), status);

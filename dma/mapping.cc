@@ -88,7 +88,7 @@ Mapping::~Mapping() { Release(); }
 // A failure is in the quarantine; a handle of a detached device has nothing to end.
 void Mapping::Release() {
   if (device_ == nullptr) return;
-  (void)std::exchange(device_, nullptr)->Retire(range_.base, false, nullptr, {});
+  (void)std::exchange(device_, nullptr)->Retire(range_.base, false, {}, {});
 }
 
 absl::Status Mapping::SyncForCpu(size_t offset, size_t length) {
@@ -133,7 +133,7 @@ SgMapping::~SgMapping() { Release(); }
 
 void SgMapping::Release() {
   if (device_ == nullptr) return;
-  (void)std::exchange(device_, nullptr)->Retire(range_.base, false, nullptr, entries_);
+  (void)std::exchange(device_, nullptr)->Retire(range_.base, false, {}, entries_);
 }
 
 absl::Status SgMapping::SyncForCpu() { return Sync(device_.get(), range_, direction_, true); }
@@ -141,18 +141,18 @@ absl::Status SgMapping::SyncForDevice() { return Sync(device_.get(), range_, dir
 
 // --- Ending them with a ticket ---
 
-absl::StatusOr<FlushTicket> Device::Unmap(Mapping&& mapping, iova::Cache* cache) {
+absl::StatusOr<FlushTicket> Device::Unmap(Mapping&& mapping, const Local& local) {
   if (mapping.device_ != state_) return Foreign(*state_, mapping.device_.get(), mapping.range_);
   Mapping ended = std::move(mapping);
   ended.device_ = nullptr;
-  return state_->Retire(ended.range_.base, true, cache, {});
+  return state_->Retire(ended.range_.base, true, local, {});
 }
 
-absl::StatusOr<FlushTicket> Device::Unmap(SgMapping&& mapping, iova::Cache* cache) {
+absl::StatusOr<FlushTicket> Device::Unmap(SgMapping&& mapping, const Local& local) {
   if (mapping.device_ != state_) return Foreign(*state_, mapping.device_.get(), mapping.range_);
   SgMapping ended = std::move(mapping);
   ended.device_ = nullptr;
-  return state_->Retire(ended.range_.base, true, cache, ended.entries_);
+  return state_->Retire(ended.range_.base, true, local, ended.entries_);
 }
 
 // --- CoherentBlock ---
@@ -182,7 +182,7 @@ CoherentBlock::~CoherentBlock() { Release(); }
 
 void CoherentBlock::Release() {
   if (device_ == nullptr) return;
-  (void)std::exchange(device_, nullptr)->Retire(range_.base, false, nullptr, {});
+  (void)std::exchange(device_, nullptr)->Retire(range_.base, false, {}, {});
   memory_.reset();
 }
 
