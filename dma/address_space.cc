@@ -137,6 +137,11 @@ absl::StatusOr<std::unique_ptr<AddressSpace>> AddressSpace::Create(Options optio
     return absl::InvalidArgumentError(
         absl::StrCat("address space '", options.name, "': memory is null: pass a MemorySource"));
   }
+  if (!options.prefer.valid()) {
+    return absl::InvalidArgumentError(absl::StrCat("address space '", options.name, "': prefer ",
+                                                   options.prefer.value(),
+                                                   " bits: must be 1 to 64; 64 is no preference"));
+  }
   auto state = std::make_shared<SpaceState>(std::move(options));
   state->policy = state->options.policy;
   if (state->policy == Policy::kDeferred) {
@@ -189,8 +194,10 @@ absl::StatusOr<SharedRange> AddressSpace::Reserve(Bytes size, Bytes alignment,
   const bool fits = cache != nullptr && cache->highest() <= state.ceiling;
   const auto allocate = [&] {
     return fits ? cache->Allocate(size, alignment)
-                : state.iova->Allocate(
-                      {.size = size, .alignment = alignment, .highest = state.ceiling});
+                : state.iova->Allocate({.size = size,
+                                        .alignment = alignment,
+                                        .highest = state.ceiling,
+                                        .prefer_below = state.preferred()});
   };
   absl::StatusOr<Range> iova = allocate();
   if (absl::IsResourceExhausted(iova.status()) && state.FreeParked()) iova = allocate();
@@ -212,8 +219,8 @@ absl::StatusOr<std::unique_ptr<iova::Cache>> AddressSpace::NewCache(std::string_
     if (state_->iova == nullptr) return NoDevice(*state_, "an IOVA cache was asked for");
     ceiling = state_->ceiling;
   }
-  absl::StatusOr<std::unique_ptr<iova::Cache>> cache =
-      iova::Cache::Create(state_->iova.get(), {.highest = ceiling});
+  absl::StatusOr<std::unique_ptr<iova::Cache>> cache = iova::Cache::Create(
+      state_->iova.get(), {.highest = ceiling, .prefer_below = state_->preferred()});
   if (!cache.ok()) {
     return internal::Annotate(cache.status(),
                               absl::StrCat("IOVA cache for '", internal::View(owner), "'"));

@@ -86,6 +86,11 @@ class AddressSpace {
         nullptr;  // nullptr or not available: IOVA caches lock (see iova::Cache::mode)
     Policy policy = Policy::kStrict;  // of streaming unmaps; kPersistent means kStrict for them
     DeferredLimits deferred{};
+    // Addresses are taken with at most this many bits while there are such, at the cost of one
+    // bounded search when there are none. 64: no preference; they come from the top, which leaves
+    // the low ones to the devices whose mask reaches no others. 32: for a narrow device that
+    // attaches after pages were made, or descriptors with short fields.
+    AddressBits prefer{64};
     // Called with one line per live owner when something dies with live mappings. Empty: written to
     // stderr.
     std::function<void(std::string_view)> report{};

@@ -58,7 +58,10 @@ void DeviceState::CountFailure() {
 absl::StatusOr<Range> DeviceState::AllocateIova(Bytes size, Bytes alignment, iova::Cache* cache) {
   const auto allocate = [&] {
     if (cache != nullptr) return cache->Allocate(size, alignment);
-    return iova->Allocate({.size = size, .alignment = alignment, .highest = ceiling});
+    return iova->Allocate({.size = size,
+                           .alignment = alignment,
+                           .highest = ceiling,
+                           .prefer_below = space->preferred()});
   };
   absl::StatusOr<Range> range = allocate();
   if (absl::IsResourceExhausted(range.status())) {

@@ -204,6 +204,10 @@ struct SpaceState : std::enable_shared_from_this<SpaceState> {
   // Destroyed first: its last flush still uses all of the above.
   std::unique_ptr<FlushQueue> queue;
 
+  std::optional<Iova> preferred() const {
+    if (options.prefer.value() == 64) return std::nullopt;
+    return options.prefer.ToMask().highest();
+  }
   host::Clock& clock() { return options.clock != nullptr ? *options.clock : system_clock; }
   std::atomic<size_t> watchers{0};  // devices with an observer
   void CountWatchers();             // with topology exclusive

@@ -257,6 +257,40 @@ TEST_CASE("A failed flush quarantines in all lanes at once, and only what it ser
   CHECK(q.queue->stats().failed == 1);
 }
 
+TEST_CASE("Destroyed while its timer is inside a flush: lanes are completed, ended ones too") {
+  host::SystemThreads threads;
+  HookedDomain domain;
+  Gate began, go_on;
+  std::atomic<int> calls{0};
+  Queue q({.max_age = Nanos{1}}, &threads);
+  domain.before_invalidate = [&] {
+    if (++calls != 1) return;
+    began.Open();
+    go_on.Wait();
+  };
+  FlushLane a = q.NewLane(), b = q.NewLane();
+  const FlushTicket first = q.Defer(domain, Page(1), &a);
+  q.clock.Advance(Nanos{10});
+  began.Wait();  // the queue's thread is in the flush now
+  const FlushTicket second = q.Defer(domain, Page(2), &a);
+  const FlushTicket third = q.Defer(domain, Page(3), &b);
+  b = FlushLane();
+  std::atomic<bool> gone{false};
+  std::thread ender([&] {
+    q.queue.reset();
+    gone = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK_FALSE(gone);
+  CHECK_FALSE(first.done());
+  go_on.Open();
+  ender.join();
+  CHECK(first.done());
+  CHECK(second.done());
+  CHECK(third.done());
+  CHECK(q.released == 3);
+}
+
 TEST_CASE("The age thread hears of every lane, whenever it went to sleep") {
   host::SystemThreads threads;
   FakeDomain domain;
