@@ -162,7 +162,7 @@ void DeviceState::Release(const Retired& retired, const absl::Status& flushed, i
   LiveMapping mapping{.range = retired.range,
                       .iova = retired.iova,
                       .owner = retired.owner,
-                      .block = std::static_pointer_cast<host::Memory>(retired.keep)};
+                      .block = {retired.keep, nullptr}};  // only kept
   Translation rest(mapping.range);
   rest.Owe(domain());
   (void)Hold(mapping, std::move(rest), flushed);  // the ticket tells
