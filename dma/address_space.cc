@@ -137,6 +137,11 @@ absl::StatusOr<std::unique_ptr<AddressSpace>> AddressSpace::Create(Options optio
     return absl::InvalidArgumentError(
         absl::StrCat("address space '", options.name, "': memory is null: pass a MemorySource"));
   }
+  if (!options.prefer.valid()) {
+    return absl::InvalidArgumentError(absl::StrCat("address space '", options.name, "': prefer ",
+                                                   options.prefer.value(),
+                                                   " bits: must be 1 to 64; 64 is no preference"));
+  }
   auto state = std::make_shared<SpaceState>(std::move(options));
   state->policy = state->options.policy;
   if (state->policy == Policy::kDeferred) {
@@ -195,8 +200,10 @@ absl::StatusOr<SharedRange> AddressSpace::Reserve(Bytes size, Bytes alignment,
   const bool fits = cache != nullptr && cache->highest() <= state.ceiling;
   const auto allocate = [&] {
     return fits ? cache->Allocate(size, alignment)
-                : state.iova->Allocate(
-                      {.size = size, .alignment = alignment, .highest = state.ceiling});
+                : state.iova->Allocate({.size = size,
+                                        .alignment = alignment,
+                                        .highest = state.ceiling,
+                                        .prefer_below = state.preferred()});
   };
   absl::StatusOr<Range> iova = allocate();
   if (absl::IsResourceExhausted(iova.status()) && state.FreeParked()) iova = allocate();
@@ -205,7 +212,7 @@ absl::StatusOr<SharedRange> AddressSpace::Reserve(Bytes size, Bytes alignment,
   }
   SharedRange range;
   range.space_ = state_;
-  range.record_ = std::make_shared<SharedRecord>(Range{iova->base, size}, *iova, name);
+  range.record_ = std::make_shared<SharedRecord>(&state, Range{iova->base, size}, *iova, name);
   std::lock_guard<std::mutex> records(state.records_mutex);
   state.records.emplace(iova->base.value(), range.record_);
   return range;
@@ -218,13 +225,17 @@ absl::StatusOr<std::unique_ptr<iova::Cache>> AddressSpace::NewCache(std::string_
     if (state_->iova == nullptr) return NoDevice(*state_, "an IOVA cache was asked for");
     ceiling = state_->ceiling;
   }
-  absl::StatusOr<std::unique_ptr<iova::Cache>> cache =
-      iova::Cache::Create(state_->iova.get(), {.highest = ceiling});
+  absl::StatusOr<std::unique_ptr<iova::Cache>> cache = iova::Cache::Create(
+      state_->iova.get(), {.highest = ceiling, .prefer_below = state_->preferred()});
   if (!cache.ok()) {
     return internal::Annotate(cache.status(),
                               absl::StrCat("IOVA cache for '", internal::View(owner), "'"));
   }
   return cache;
+}
+
+absl::StatusOr<FlushLane> AddressSpace::NewFlushLane(std::string_view owner) {
+  return state_->queue != nullptr ? state_->queue->NewLane(owner) : FlushLane();
 }
 
 host::MemorySource& AddressSpace::memory() const { return *state_->options.memory; }

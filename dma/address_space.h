@@ -58,8 +58,8 @@ class SharedRange {
   absl::Status Map(MemoryView memory);
   // kStrict and kPersistent: one unmap and one invalidation per domain before it returns.
   // kDeferred: the ticket says when memory *and* range may be used again. A failure quarantines:
-  // the range stays unusable, keep the memory (see below).
-  absl::StatusOr<FlushTicket> Unmap(Policy policy);
+  // the range stays unusable, keep the memory (see below). `local`: as for Device::Unmap.
+  absl::StatusOr<FlushTicket> Unmap(Policy policy, const Local& local = {});
   // Gives the range and its memory to the quarantine, because a device may still write there: the
   // one named, or (empty) any that is attached. It stays mapped until its release.
   void Quarantine(host::Memory memory, std::string_view reason, std::string_view device = {}) &&;
@@ -69,7 +69,7 @@ class SharedRange {
   void Release();
   void HoldRecord(std::string_view reason);
   absl::Status Withdraw();
-  FlushTicket DeferFlush();
+  FlushTicket DeferFlush(const Local& local);
 
   std::shared_ptr<internal::SpaceState> space_;
   std::shared_ptr<internal::SharedRecord> record_;
@@ -86,6 +86,11 @@ class AddressSpace {
         nullptr;  // nullptr or not available: IOVA caches lock (see iova::Cache::mode)
     Policy policy = Policy::kStrict;  // of streaming unmaps; kPersistent means kStrict for them
     DeferredLimits deferred{};
+    // Addresses are taken with at most this many bits while there are such, at the cost of one
+    // bounded search when there are none. 64: no preference; they come from the top, which leaves
+    // the low ones to the devices whose mask reaches no others. 32: for a narrow device that
+    // attaches after pages were made, or descriptors with short fields.
+    AddressBits prefer{64};
     // Called with one line per live owner when something dies with live mappings. Empty: written to
     // stderr.
     std::function<void(std::string_view)> report{};
@@ -126,6 +131,9 @@ class AddressSpace {
 
   // A cache for one owner, within the limits of all devices attached so far.
   absl::StatusOr<std::unique_ptr<iova::Cache>> NewCache(std::string_view owner);
+  // A lane of the deferred queue for one owner, to be passed with its cache as a Local: its unmaps
+  // then take no lock that others take. Under strict the empty lane, which is as good.
+  absl::StatusOr<FlushLane> NewFlushLane(std::string_view owner);
 
   host::MemorySource& memory() const;
   iova::Space& iova_space();  // exists from the first Attach on

@@ -65,11 +65,15 @@ struct MapOptions {
 };
 
 struct UnmapOptions {
-  iova::Cache* cache =
-      nullptr;  // the calling thread's own; takes the IOVA where it is free at once
+  // What the calling thread has of its own: the cache takes the IOVA back (strict: at once;
+  // deferred: with a later unmap, after the flush), the lane takes the unmap where it is deferred.
+  iova::Cache* cache = nullptr;
+  FlushLane* lane = nullptr;
   // The CPU is given nothing of what the device wrote and was not synced before, and what the CPU
   // wrote since its last sync stays: for buffers that were synced in part.
   bool skip_sync = false;
+
+  Local local() const { return {cache, lane}; }
 };
 
 // Monotonic, per device.

@@ -64,7 +64,10 @@ void DeviceState::CountFailure() {
 absl::StatusOr<Range> DeviceState::AllocateIova(Bytes size, Bytes alignment, iova::Cache* cache) {
   const auto allocate = [&] {
     if (cache != nullptr) return cache->Allocate(size, alignment);
-    return iova->Allocate({.size = size, .alignment = alignment, .highest = ceiling});
+    return iova->Allocate({.size = size,
+                           .alignment = alignment,
+                           .highest = ceiling,
+                           .prefer_below = space->preferred()});
   };
   absl::StatusOr<Range> range = allocate();
   if (absl::IsResourceExhausted(range.status())) {
@@ -145,22 +148,34 @@ void DeviceState::NotifyRetired(const Range& range) {
   Leave();
 }
 
-FlushTicket DeviceState::Defer(LiveMapping mapping) {
+// Detach flushes, so the queue is done with this device before it goes.
+FlushTicket DeviceState::Defer(LiveMapping mapping, const Local& local) {
   Domain* const domains[] = {&domain()};
-  const Range range = mapping.range;
-  auto release = [state = shared_from_this(),
-                  mapping = std::move(mapping)](const absl::Status& flushed) mutable {
-    if (flushed.ok()) {
-      mapping.bounce.reset();
-      state->FreeIova(mapping.iova, nullptr);
-      state->NotifyRetired(mapping.range);
-      return;
-    }
-    Translation rest(mapping.range);
-    rest.Owe(state->domain());
-    (void)state->Hold(mapping, std::move(rest), flushed);  // the ticket tells
-  };
-  return space->queue->Defer({range, domains, std::move(release)});
+  // An observer hears of the release before the ticket is done, which the common lane sees to.
+  std::shared_ptr<void> keep = std::move(mapping.block);
+  if (mapping.bounce != nullptr) keep = std::const_pointer_cast<Bounce>(mapping.bounce);
+  return space->queue->Defer({.range = mapping.range,
+                              .domains = domains,
+                              .releaser = this,
+                              .iova = mapping.iova,
+                              .owner = std::move(mapping.owner),
+                              .keep = std::move(keep)},
+                             watcher() == nullptr ? local : Local());
+}
+
+void DeviceState::Release(const Retired& retired, const absl::Status& flushed, iova::Cache* cache) {
+  if (flushed.ok()) {
+    FreeIova(retired.iova, cache);
+    NotifyRetired(retired.range);
+    return;
+  }
+  LiveMapping mapping{.range = retired.range,
+                      .iova = retired.iova,
+                      .owner = retired.owner,
+                      .block = {retired.keep, nullptr}};  // only kept
+  Translation rest(mapping.range);
+  rest.Owe(domain());
+  (void)Hold(mapping, std::move(rest), flushed);  // the ticket tells
 }
 
 absl::StatusOr<FlushTicket> DeviceState::Retire(Iova base, const Ending& how) {
@@ -185,7 +200,7 @@ absl::StatusOr<FlushTicket> DeviceState::Retire(Iova base, const Ending& how) {
   FlushTicket ticket;
   if (status.ok() && how.may_defer && !park && space->queue != nullptr && !translation.gone()) {
     if (mapping->bounce != nullptr) CopyBack(*mapping, how.unmap);
-    ticket = Defer(*std::move(mapping));
+    ticket = Defer(*std::move(mapping), how.unmap.local());
   } else {
     if (status.ok()) status = translation.Invalidate();
     if (status.ok()) {

@@ -8,7 +8,8 @@
 //   1. SpaceState::topology   shared by Reserve and by Map/Unmap of shared ranges; exclusive for
 //                             attach, detach and releases from quarantine
 //   2. the locks of iova::Space
-//   3. a running flush (FlushQueue): its callbacks take only the leaves below and Space::Free
+//   3. a running flush (FlushQueue), then a lane of it: releasers take only the leaves below and
+//      Space::Free or Cache::Free
 //   4. leaves: DeviceState::mutex, SpaceState::records_mutex, SharedRecord::mutex and that of the
 //      Quarantine; nothing is called with one held
 //
@@ -88,7 +89,7 @@ struct Ending {
   std::span<const std::span<std::byte>> list{};
 };
 
-struct DeviceState : std::enable_shared_from_this<DeviceState> {
+struct DeviceState : std::enable_shared_from_this<DeviceState>, Releaser {
   DeviceState(std::shared_ptr<SpaceState> space_in, DeviceOptions options_in);
 
   // Constant after attach.
@@ -150,7 +151,8 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
 
   // Ends one mapping, whatever its kind. Strict unless `may_defer` and the space has a flush queue.
   absl::StatusOr<FlushTicket> Retire(Iova base, const Ending& how);
-  FlushTicket Defer(LiveMapping mapping);
+  FlushTicket Defer(LiveMapping mapping, const Local& local);
+  void Release(const Retired& retired, const absl::Status& flushed, iova::Cache* cache) override;
   // Puts what could not be taken down into quarantine; returns the error that says so.
   absl::Status Hold(const LiveMapping& mapping, Translation translation, const absl::Status& why);
   void NotifyRetired(const Range& range);  // may come late: enters first
@@ -162,10 +164,17 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
 };
 
 // What a SharedRange stands for.
-struct SharedRecord {
-  SharedRecord(Range range_in, Range iova_in, std::string owner_in)
-      : range(range_in), iova(iova_in), owner(std::move(owner_in)), translation(range_in) {}
+struct SharedRecord : Releaser {
+  SharedRecord(SpaceState* space_in, Range range_in, Range iova_in, std::string owner_in)
+      : space(space_in),
+        range(range_in),
+        iova(iova_in),
+        owner(std::move(owner_in)),
+        translation(range_in) {}
 
+  void Release(const Retired& retired, const absl::Status& flushed, iova::Cache* cache) override;
+
+  SpaceState* const space;  // outlives its queue, which alone calls Release
   const Range range;
   const Range iova;
   const std::string owner;
@@ -175,9 +184,15 @@ struct SharedRecord {
   MemoryView memory;
   Translation translation;
 
+  // Written before an unmap is deferred, read by its release.
+  std::string reaching;  // names of the devices, should the flush fail
+  std::vector<std::shared_ptr<DeviceState>> observed;
+
   std::mutex mutex;
-  bool flushing = false;  // its unmap waits for a flush
-  bool held = false;      // it has an item in the quarantine
+  FlushTicket ticket;                  // of the last deferred unmap
+  size_t releases = 0;                 // deferred unmaps that the queue has not released yet
+  std::shared_ptr<SharedRecord> self;  // while there are any
+  bool held = false;                   // it has an item in the quarantine
   bool orphaned = false;  // the handle is gone: who clears the last of the two frees the range
   host::Memory kept;
 };
@@ -216,6 +231,10 @@ struct SpaceState : std::enable_shared_from_this<SpaceState> {
   // Destroyed first: its last flush still uses all of the above.
   std::unique_ptr<FlushQueue> queue;
 
+  std::optional<Iova> preferred() const {
+    if (options.prefer.value() == 64) return std::nullopt;
+    return options.prefer.ToMask().highest();
+  }
   host::Clock& clock() { return options.clock != nullptr ? *options.clock : system_clock; }
   std::atomic<size_t> watchers{0};  // devices with an observer
   void CountWatchers();             // with topology exclusive
@@ -226,6 +245,7 @@ struct SpaceState : std::enable_shared_from_this<SpaceState> {
   // Devices of the domains that still translate `translation` (all devices if it is null), as a
   // Quarantine::Item wants them.
   std::string DeviceNames(const Translation* translation) const;
+  void NameDevices(const Translation* translation, std::string* names) const;
   std::vector<std::shared_ptr<SharedRecord>> Records() const;
 
   // attach.cc. All with topology exclusive.
@@ -249,9 +269,7 @@ struct SpaceState : std::enable_shared_from_this<SpaceState> {
   void Hold(const std::shared_ptr<SharedRecord>& record, std::string devices,
             std::string_view reason);
   absl::Status ReleaseHeld(const std::shared_ptr<SharedRecord>& record);
-  void FinishFlush(const std::shared_ptr<SharedRecord>& record, std::string devices,
-                   const absl::Status& status);
-  void Forget(const SharedRecord& record);
+  void Forget(const SharedRecord& record, iova::Cache* cache = nullptr);
   void Close();
 };
 

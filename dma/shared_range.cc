@@ -8,8 +8,8 @@
 #include <shared_mutex>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "dma/address_space.h"
 #include "dma/device_state.h"
 #include "dma/text.h"
@@ -80,48 +80,63 @@ absl::Status SpaceState::ReleaseHeld(const std::shared_ptr<SharedRecord>& record
     std::lock_guard<std::mutex> leaf(record->mutex);
     record->held = false;
     memory = std::move(record->kept);
-    forget = record->orphaned && !record->flushing;
+    forget = record->orphaned && record->releases == 0;
   }
   if (forget) Forget(*record);
   return absl::OkStatus();
 }
 
-// On the flushing thread, without topology.
-void SpaceState::FinishFlush(const std::shared_ptr<SharedRecord>& record, std::string devices,
-                             const absl::Status& status) {
+// On the releasing thread, without topology. After a good flush it may come late, when the range is
+// in use again: then it only counts.
+void SharedRecord::Release(const Retired& retired, const absl::Status& flushed,
+                           iova::Cache* cache) {
+  if (retired.tag != 0) {
+    for (const auto& device : observed) {
+      if (flushed.ok()) device->NotifyRetired(range);
+    }
+    observed.clear();
+  }
+  std::shared_ptr<SharedRecord> record;
   bool hold;
   bool forget;
   {
-    std::lock_guard<std::mutex> leaf(record->mutex);
-    record->flushing = false;
-    hold = !status.ok() && !record->held;
-    record->held |= hold;
-    forget = record->orphaned && !record->held;
+    std::lock_guard<std::mutex> leaf(mutex);
+    record = --releases == 0 ? std::move(self) : self;
+    hold = !flushed.ok() && !held;
+    held |= hold;
+    forget = orphaned && !held && releases == 0;
   }
-  if (hold) Hold(record, std::move(devices), internal::Message(status));
-  if (forget) Forget(*record);
+  if (hold) space->Hold(record, reaching, internal::Message(flushed));
+  if (forget) space->Forget(*this, cache);
 }
 
-void SpaceState::Forget(const SharedRecord& record) {
+void SpaceState::Forget(const SharedRecord& record, iova::Cache* cache) {
   const Range iova_range = record.iova;
   {
     std::lock_guard<std::mutex> lock(records_mutex);
     records.erase(record.range.base.value());  // before someone else can get this base
   }
-  [[maybe_unused]] const absl::Status status = iova->Free(iova_range);
+  [[maybe_unused]] const absl::Status status =
+      cache != nullptr ? cache->Free(iova_range) : iova->Free(iova_range);
   assert(status.ok());
 }
 
 std::string SpaceState::DeviceNames(const Translation* translation) const {
-  std::vector<std::string> names;
+  std::string names;
+  NameDevices(translation, &names);
+  return names;
+}
+
+// Into a string that is there already: an unmap in the steady state allocates nothing.
+void SpaceState::NameDevices(const Translation* translation, std::string* names) const {
+  names->clear();
   for (const auto& device : devices) {
     const bool reaches =
         translation == nullptr ||
         std::any_of(translation->parts().begin(), translation->parts().end(),
                     [&](const Translation::Part& p) { return p.domain == &device->domain(); });
-    if (reaches) names.push_back(device->options.name);
+    if (reaches) absl::StrAppend(names, names->empty() ? "" : ",", device->options.name);
   }
-  return absl::StrJoin(names, ",");
 }
 
 }  // namespace internal
@@ -167,7 +182,9 @@ absl::Status SharedRange::Map(MemoryView memory) {
   {
     std::lock_guard<std::mutex> leaf(record.mutex);
     if (record.held) return Wrong(record, "is in quarantine; release it after a reset first");
-    if (record.flushing) return Wrong(record, "waits for a flush; map when the ticket is done");
+    if (record.ticket.state() == FlushTicket::State::kPending) {
+      return Wrong(record, "waits for a flush; map when the ticket is done");
+    }
   }
   record.translation.Invalidated();  // by the flush, if its unmap was deferred
   for (const internal::DomainUse& use : space_->domains) {
@@ -212,7 +229,7 @@ absl::Status SharedRange::Withdraw() {
   return record_->translation.Unmap();
 }
 
-absl::StatusOr<FlushTicket> SharedRange::Unmap(Policy policy) {
+absl::StatusOr<FlushTicket> SharedRange::Unmap(Policy policy, const Local& local) {
   if (empty()) return absl::FailedPreconditionError("unmap of an empty page range");
   std::shared_lock<TopologyMutex> lock(space_->topology);
   if (space_->dead) return Wrong(*record_, "its address space has ended, which unmapped it");
@@ -225,7 +242,7 @@ absl::StatusOr<FlushTicket> SharedRange::Unmap(Policy policy) {
   absl::Status status = Withdraw();
   if (status.ok() && policy == Policy::kDeferred && space_->queue != nullptr &&
       !record_->translation.gone()) {
-    return DeferFlush();
+    return DeferFlush(local);
   }
   // Also after a failure: the domains that did unmap need no reset then.
   status.Update(record_->translation.Invalidate());
@@ -240,26 +257,31 @@ absl::StatusOr<FlushTicket> SharedRange::Unmap(Policy policy) {
 }
 
 // With topology held.
-FlushTicket SharedRange::DeferFlush() {
-  std::vector<Domain*> domains;
-  for (const Translation::Part& part : record_->translation.parts()) domains.push_back(part.domain);
-  std::vector<std::shared_ptr<internal::DeviceState>> observed;
-  for (const auto& device : space_->devices) {
-    if (device->watcher() != nullptr) observed.push_back(device);
+FlushTicket SharedRange::DeferFlush(const Local& local) {
+  SharedRecord& record = *record_;
+  absl::InlinedVector<Domain*, 4> domains;
+  for (const Translation::Part& part : record.translation.parts()) domains.push_back(part.domain);
+  space_->NameDevices(&record.translation, &record.reaching);
+  bool observed = false;
+  for (const auto& device : space_->devices) observed |= device->watcher() != nullptr;
+  if (observed) {
+    record.observed.clear();
+    for (const auto& device : space_->devices) {
+      if (device->watcher() != nullptr) record.observed.push_back(device);
+    }
   }
   {
-    std::lock_guard<std::mutex> leaf(record_->mutex);
-    record_->flushing = true;
+    std::lock_guard<std::mutex> leaf(record.mutex);
+    ++record.releases;
+    record.self = record_;
   }
-  auto release = [space = space_.get(), record = record_,
-                  names = space_->DeviceNames(&record_->translation),
-                  observed = std::move(observed)](const absl::Status& flushed) {
-    if (flushed.ok()) {
-      for (const auto& device : observed) device->NotifyRetired(record->range);
-    }
-    space->FinishFlush(record, names, flushed);
-  };
-  return space_->queue->Defer({record_->range, domains, std::move(release)});
+  // An observer hears of the release before the ticket is done, which the common lane sees to.
+  FlushTicket ticket = space_->queue->Defer(
+      {.range = record.range, .domains = domains, .releaser = &record, .tag = observed ? 1u : 0u},
+      observed ? Local() : local);
+  std::lock_guard<std::mutex> leaf(record.mutex);
+  record.ticket = ticket;
+  return ticket;
 }
 
 void SharedRange::Quarantine(host::Memory memory, std::string_view reason,
@@ -294,7 +316,7 @@ void SharedRange::Release() {
     {
       std::lock_guard<std::mutex> leaf(record_->mutex);
       record_->orphaned = true;
-      forget = !record_->held && !record_->flushing;
+      forget = !record_->held && record_->releases == 0;
     }
     if (forget) space_->Forget(*record_);
   }

@@ -62,8 +62,13 @@ absl::StatusOr<std::unique_ptr<PagePool>> PagePool::Create(dma::AddressSpace& sp
   if (absl::Status s = CheckGranule(space, options); !s.ok()) return s;
   absl::StatusOr<std::unique_ptr<iova::Cache>> iovas = space.NewCache(options.label);
   if (!iovas.ok()) return iovas.status();
-  return std::unique_ptr<PagePool>(
-      new PagePool(std::make_shared<PoolCore>(space, std::move(options), *std::move(iovas))));
+  dma::FlushLane lane;
+  if (options.policy == dma::Policy::kDeferred) {
+    // Without one, too many being in use, the pool's pages go through the common lane.
+    if (auto made = space.NewFlushLane(options.label); made.ok()) lane = *std::move(made);
+  }
+  return std::unique_ptr<PagePool>(new PagePool(
+      std::make_shared<PoolCore>(space, std::move(options), *std::move(iovas), std::move(lane))));
 }
 
 PagePool::PagePool(std::shared_ptr<PoolCore> core) : core_(std::move(core)) {}

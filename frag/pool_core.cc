@@ -59,7 +59,7 @@ class PoolCore::HeldMemory final : public dma::host::MemorySource {
 };
 
 PoolCore::PoolCore(dma::AddressSpace& space, PagePool::Options options,
-                   std::unique_ptr<iova::Cache> iovas)
+                   std::unique_ptr<iova::Cache> iovas, dma::FlushLane lane)
     : order_(options.order),
       policy_(options.policy == dma::Policy::kDeferred && space.flush_queue() == nullptr
                   ? dma::Policy::kStrict
@@ -67,7 +67,8 @@ PoolCore::PoolCore(dma::AddressSpace& space, PagePool::Options options,
       applied_order_(options.order),
       space_(space),
       options_(std::move(options)),
-      iovas_(std::move(iovas)) {}
+      iovas_(std::move(iovas)),
+      lane_(std::move(lane)) {}
 
 // --- Returned pages --------------------------------------------------------------------------
 
@@ -382,7 +383,7 @@ void PoolCore::RecycleSlow(PageRecord& record) {
     }
     return;
   }
-  absl::StatusOr<dma::FlushTicket> ticket = record.range.Unmap(policy_);
+  absl::StatusOr<dma::FlushTicket> ticket = record.range.Unmap(policy_, {iovas_.get(), &lane_});
   if (!ticket.ok()) return Quarantine(record, ticket.status().ToString());
   unmaps_.Add();
   record.ticket = *std::move(ticket);
@@ -492,6 +493,7 @@ void PoolCore::Close() {
         break;
     }
   }
+  lane_ = {};
   iovas_.reset();
 }
 

@@ -90,7 +90,8 @@ unsigned OrderFor(uint32_t bytes);
 
 class PoolCore : public std::enable_shared_from_this<PoolCore> {
  public:
-  PoolCore(dma::AddressSpace& space, PagePool::Options options, std::unique_ptr<iova::Cache> iovas);
+  PoolCore(dma::AddressSpace& space, PagePool::Options options, std::unique_ptr<iova::Cache> iovas,
+           dma::FlushLane lane);
 
   // Any thread. The last access to `page` and its pool, unless the caller holds more of it.
   // Returns the read-modify-writes it took.
@@ -201,6 +202,7 @@ class PoolCore : public std::enable_shared_from_this<PoolCore> {
   dma::AddressSpace& space_;
   PagePool::Options options_;
   std::unique_ptr<iova::Cache> iovas_;
+  dma::FlushLane lane_;  // deferred only
   Failure failure_ = Failure::kNone;
   absl::Status failure_status_;
   std::atomic<uint64_t> quarantined_bytes_{0};  // held now; given back by any thread

@@ -36,6 +36,7 @@ Cache::Cache(Space* space, const Options& options)
       magazine_size_(space->magazine_size_),
       lowest_(space->bounds_.first.value()),
       highest_(std::min(options.highest, space->bounds_.last).value()),
+      prefer_below_(options.prefer_below),
       space_(space) {}
 
 Cache::~Cache() {
@@ -104,7 +105,10 @@ bool Cache::TryFreeContended(size_t index, uint64_t base) {
 }
 
 absl::StatusOr<Range> Cache::AllocateSlow(Bytes size, Bytes alignment) {
-  const Space::Request exact{.size = size, .alignment = alignment, .highest = Iova(highest_)};
+  const Space::Request exact{.size = size,
+                             .alignment = alignment,
+                             .highest = Iova(highest_),
+                             .prefer_below = prefer_below_};
   const size_t index = RequestClass(size.value(), alignment.value());
   if (index == kNoClass) {
     bypasses_.Add(1);

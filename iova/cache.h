@@ -81,6 +81,9 @@ class alignas(64) Cache {
     // Rounds sizes that are no power of two up to the next class (3 granules take 4), trading
     // addresses for cache hits. The returned range says its true size; `Free` takes that one.
     bool round_up = false;
+    // Where new ranges come from first, as in Space::Request; parked ones are handed out wherever
+    // they lie.
+    std::optional<Iova> prefer_below = std::nullopt;
   };
 
   // ResourceExhausted when the Space's memory fails; InvalidArgument for a ceiling below the Space.
@@ -180,6 +183,7 @@ class alignas(64) Cache {
 
   Counter misses_, bypasses_, overflows_, depot_gets_, depot_puts_, tree_calls_, exact_fallbacks_;
   Counter stolen_;
+  const std::optional<Iova> prefer_below_;
   Space* const space_;
   internal::Magazine* magazines_ = nullptr;  // two per class
   internal::Depot* depot_ = nullptr;

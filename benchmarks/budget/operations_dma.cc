@@ -43,7 +43,7 @@ void CountMapping(const std::string& operation, dma::Policy policy, size_t live)
           });
           meter.Run(unmap, live, [&] {
             for (dma::Mapping& mapping : mappings) {
-              ok = ok && rig.device->Unmap(std::move(mapping), cache.get()).ok();
+              ok = ok && rig.device->Unmap(std::move(mapping), {.cache = cache.get()}).ok();
             }
           });
         }) == 4 * live);

@@ -143,7 +143,7 @@ const Entry kEntries[] = {
        auto mapping =
            w.nic0->Map(w.buffer.part(4096, 10), kTo, {.owner = "tx0", .cache = cache->get()});
        if (!mapping.ok()) return mapping.status();
-       return w.nic0->Unmap(*std::move(mapping), cache->get()).status();
+       return w.nic0->Unmap(*std::move(mapping), {.cache = cache->get()}).status();
      }},
     {"RingPool", "rx0",
      [](World& w) {

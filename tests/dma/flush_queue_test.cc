@@ -5,6 +5,7 @@
 #include "dma/flush_queue.h"
 
 #include <atomic>
+#include <functional>
 #include <thread>
 
 #include "tests/dma/space_fixture.h"
@@ -22,22 +23,36 @@ constexpr Bytes kPage{4096};
 
 Range Page(uint64_t n) { return {Iova(n * 4096), kPage}; }
 
-struct Queue {
+struct Queue : Releaser {
   host::FakeClock clock;
   std::atomic<int> released{0};
   std::atomic<int> failed{0};
   std::unique_ptr<FlushQueue> queue;
+
+  void Release(const Retired&, const absl::Status& flushed, iova::Cache*) override {
+    flushed.ok() ? ++released : ++failed;
+  }
 
   explicit Queue(DeferredLimits limits, host::ThreadStarter* threads = nullptr) {
     auto made = FlushQueue::Create({.limits = limits, .clock = &clock, .threads = threads});
     REQUIRE(made.ok());
     queue = *std::move(made);
   }
-  FlushTicket Defer(Domain& domain, Range range) {
+  FlushTicket Defer(Domain& domain, Range range, FlushLane* lane = nullptr) {
     Domain* const domains[] = {&domain};
-    return queue->Defer(
-        {range, domains, [this](const absl::Status& s) { s.ok() ? ++released : ++failed; }});
+    return queue->Defer({.range = range, .domains = domains, .releaser = this},
+                        Local(nullptr, lane));
   }
+  FlushLane NewLane() {
+    auto lane = queue->NewLane("test");
+    REQUIRE(lane.ok());
+    return *std::move(lane);
+  }
+};
+
+struct Calling : Releaser {
+  std::function<void()> call;
+  void Release(const Retired&, const absl::Status&, iova::Cache*) override { call(); }
 };
 
 TEST_CASE("A default ticket is done: what a strict unmap returns") { CHECK(FlushTicket().done()); }
@@ -306,18 +321,20 @@ TEST_CASE(
   CHECK(b.state() == State::kQuarantined);
 }
 
-TEST_CASE("Releases run without a lock: they may ask and defer, but not flush") {
+TEST_CASE("Releasers may ask and defer, but not flush") {
   FakeDomain domain;
   Queue q({.max_ranges = 2});
   Domain* const domains[] = {&domain};
   absl::Status nested;
   FlushTicket later;
   uint64_t pending = 0;
-  (void)q.queue->Defer({Page(1), domains, [&](const absl::Status&) {
-                          pending = q.queue->stats().pending_ranges;
-                          nested = q.queue->Flush();
-                          later = q.queue->Defer({Page(9), domains});
-                        }});
+  Calling calling;
+  calling.call = [&] {
+    pending = q.queue->stats().pending_ranges;
+    nested = q.queue->Flush();
+    later = q.queue->Defer({Page(9), domains});
+  };
+  (void)q.queue->Defer({.range = Page(1), .domains = domains, .releaser = &calling});
   REQUIRE(q.queue->Flush().ok());
   CHECK(pending == 1);
   CHECK(absl::IsFailedPrecondition(nested));

@@ -77,6 +77,7 @@ TEMPLATE_TEST_CASE("maps, unmaps and invalidations per policy", "", FakeRig, Iom
       CHECK(pool->stats().pages == 10);
       CHECK(DomainStats(rig).invalidations == 9);  // each time the cap is reached
       CHECK(rig.space->flush_queue()->stats().flushes == 9);
+      CHECK(rig.space->flush_queue()->stats().common == 0);  // the pool has a lane of its own
       CHECK(pool->stats().alloc_failed_cap == 0);
     }
     CHECK(DomainStats(rig).live_mappings == 0);

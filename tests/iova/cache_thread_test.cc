@@ -247,6 +247,53 @@ TEST_CASE("Ranges allocated on one thread and freed on another: bounded, nothing
   CHECK(f.space->stats().live_ranges == 0);
 }
 
+// The largest cached size, and one granule more: the cliff is one operation on the tree per call,
+// not a walk, and no batch of them under one lock.
+TEST_CASE("Sixteen threads at 128 KiB and at 132 KiB: locks and nodes per call (size cliff)") {
+  const bool fenced = Fenced();
+  const Bytes size = GENERATE(KiB(128), KiB(132));
+  constexpr int kThreads = 16;
+  constexpr int kHeld = 16;
+  const int rounds = 400 / kScale;
+  Fixture f(fenced, {.usable = {Piece(0, 0xFFFFFFFFFF)}, .max_cached = PageCount(32)});
+  std::vector<std::unique_ptr<Cache>> caches;
+  for (int t = 0; t < kThreads; ++t) caches.push_back(f.NewCache());
+  REQUIRE(caches[0]->max_cached_size() == KiB(128));  // the limit can be asked for
+  std::atomic<int> failed{0};
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (int round = 0; round < rounds; ++round) {
+          std::vector<Range> mine;
+          for (int i = 0; i < kHeld; ++i) {
+            const auto range = caches[t]->Allocate(size);
+            range.ok() ? mine.push_back(*range) : void(++failed);
+          }
+          for (const Range& range : mine) failed += caches[t]->Free(range).ok() ? 0 : 1;
+        }
+      });
+    }
+  }
+  CHECK(failed == 0);
+  const uint64_t calls = uint64_t{2} * kThreads * kHeld * rounds;
+  uint64_t locks = 0;  // of the tree and of the shared level
+  for (const auto& cache : caches) {
+    const Cache::Stats stats = cache->stats();
+    locks += stats.tree_calls + stats.depot_gets + stats.depot_puts;
+  }
+  const Space::Stats stats = f.space->stats();
+  CHECK(stats.visits_max <= testing::Bound(2 * kThreads * kHeld + 64, kThreads * kHeld));
+  if (size == KiB(128)) {
+    CHECK(locks == uint64_t{kThreads} * kHeld);  // the first round's; then magazines do
+  } else {
+    CHECK(locks == calls);
+  }
+  CHECK(stats.operations <= calls);
+  caches.clear();
+  CHECK(f.space->stats().live_ranges == 0);
+}
+
 TEST_CASE("Caches come and go while others run dry (registry race)") {
   Fixture f(Fenced(), {.usable = {Piece(0, 0x3FFFF)}, .magazine_size = 4, .depot_magazines = 1});
   std::atomic<int> failed{0};
