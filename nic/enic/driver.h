@@ -5,7 +5,7 @@
 // TxQueue. Where receive buffers come from and how transmitted ones are addressed are template
 // arguments; the default is page fragments that stay mapped.
 //
-// Not done: offloads, interrupts, scattered receive, changes while running.
+// Not done: interrupts, scattered receive, changes while running.
 //
 // Start and Stop: one control thread, while no queue is used. Each queue: one thread at a time.
 // Device and registers outlive the driver, which stops when it dies.

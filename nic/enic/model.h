@@ -5,7 +5,7 @@
 // memory only through its DevicePort, so a wrong address is a fault and stops the queue, with
 // error_status set, as on silicon; and it is strict: what the sheet forbids is recorded.
 //
-// Not modelled: transmit offloads, interrupts, scattered receive, message-mode completions, FCoE.
+// Not modelled: interrupts, scattered receive, message-mode completions, FCoE.
 //
 // Threads: registers from any thread; Step, Plug by one thread at a time (nic::ModelThread);
 // violations from any thread.

@@ -72,6 +72,11 @@ const char* Text(Rule rule) {
       return "frame longer than the limit";
     case Rule::kOffloadMode:
       return "reserved offload mode";
+    case Rule::kOffloadHeaders:
+      return "offload asked for does not fit the packet's headers; mss, lengths, mode";
+    case Rule::kChecksumPreload:
+      return "a checksum field does not hold what the offload mode wants preloaded; mss, lengths, "
+             "mode";
     case Rule::kUnsupportedOffload:
       return "offload this model does not do was asked for; flags word";
     case Rule::kDevcmdBusy:

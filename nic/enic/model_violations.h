@@ -41,6 +41,8 @@ enum class Rule : uint8_t {
   kFrameTooLong,
   kOffloadMode,
   kUnsupportedOffload,
+  kOffloadHeaders,
+  kChecksumPreload,
   kDevcmdBusy,
   kDevcmdState,
   kDevcmdUnknown,
