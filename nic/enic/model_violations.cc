@@ -79,6 +79,10 @@ const char* Text(Rule rule) {
              "mode";
     case Rule::kUnsupportedOffload:
       return "offload this model does not do was asked for; flags word";
+    case Rule::kCreditsReturned:
+      return "more interrupt credits returned than there were events";
+    case Rule::kInterruptOffset:
+      return "completion queue's interrupt_offset names no interrupt";
     case Rule::kDevcmdBusy:
       return "written while a command is running; offset";
     case Rule::kDevcmdState:

@@ -43,6 +43,8 @@ enum class Rule : uint8_t {
   kUnsupportedOffload,
   kOffloadHeaders,
   kChecksumPreload,
+  kCreditsReturned,
+  kInterruptOffset,
   kDevcmdBusy,
   kDevcmdState,
   kDevcmdUnknown,
