@@ -47,7 +47,9 @@ enum class RxFlags : uint16_t {
   kRssHash = 1 << 5,       // `hash` is valid
 };
 
-// What the device is asked to do to a frame it sends.
+// What the device is asked to do to a frame it sends. Headers lie in the first segment; the driver
+// preloads the checksum fields there (tx_offload.h). A request that does not fit the frame is
+// dropped and counted.
 enum class TxFlags : uint16_t {
   kNone = 0,
   kVlanInsert = 1 << 0,

@@ -19,6 +19,7 @@
 #include "dma/types.h"
 #include "frag/page_pool.h"
 #include "iova/types.h"
+#include "nic/notifier.h"
 #include "nic/packet.h"
 #include "nic/stats.h"
 
@@ -33,6 +34,10 @@ struct PortOptions {
   std::optional<unsigned>
       page_order{};  // largest page order of receive pools; default: by buffer size
   dma::Policy policy = dma::Policy::kPersistent;
+  bool vlan_strip = false;  // the device takes a VLAN tag out of a frame, and tells it
+  // Receive queues can wait (Port::Arm), if the device's interrupts are connected.
+  bool interrupts = false;
+  dma::Nanos coalescing{0};                 // from the first frame to its interrupt, at least
   uint32_t extra_pages = 2;                 // per receive pool, beyond what fills the ring
   dma::Nanos stop_deadline{1'000'000'000};  // how long Stop waits for the device and for packets
 };
@@ -64,6 +69,18 @@ class Port {
   virtual size_t Receive(uint32_t queue, std::span<Packet> burst) = 0;
   virtual size_t Transmit(uint32_t queue, std::span<Packet> burst) = 0;
   virtual size_t Reap(uint32_t queue) = 0;
+
+  // For a thread that sleeps when there is nothing to receive; notifier.h has the loop. Arm is
+  // called by the queue's thread after Receive has returned 0. False: receive again, there may be
+  // more (or this port only polls, and has no notifier). The notifier lives as long as the port.
+  virtual bool Arm(uint32_t queue) {
+    (void)queue;
+    return false;
+  }
+  virtual Notifier* notifier(uint32_t queue) {
+    (void)queue;
+    return nullptr;
+  }
 
   // The pool the buffers of a receive queue come from; owner: that queue's thread. Lives as long as
   // the port.

@@ -41,7 +41,7 @@ struct TxQueueStats {
   uint64_t too_long = 0;
   uint64_t too_many_segments = 0;
   uint64_t empty = 0;                // no bytes at all
-  uint64_t unsupported_offload = 0;  // tx flags that the backend does not do
+  uint64_t unsupported_offload = 0;  // tx flags that the backend does not do, or not to this frame
   uint64_t addressing_failed = 0;
   uint64_t device_errors = 0;  // given to the device, which never reported them done
   uint64_t bad_completions = 0;

@@ -39,12 +39,31 @@ class SoftwareNic final : public nic::Nic {
     auto device =
         space.Attach({.name = name_, .domain = iommu_.get(), .mask = kDmaMask, .waiter = &waiter});
     if (!device.ok()) return device.status();
-    auto port = Port::Create(*std::move(device), model_.bar0(), options);
+    PortInterrupts interrupts;
+    if (options.interrupts) {
+      absl::Status made = MakeNotifiers(options.rx_queues, waiter, interrupts);
+      if (!made.ok()) return made;
+    }
+    auto port = Port::Create(*std::move(device), model_.bar0(), options, std::move(interrupts));
     if (!port.ok()) return port.status();
     return *std::move(port);
   }
 
  private:
+  absl::Status MakeNotifiers(uint32_t count, dma::Waiter& waiter, PortInterrupts& interrupts) {
+    interrupts.source = &model_;
+    for (uint32_t i = 0; i < count; ++i) {
+      if (!threaded_) {
+        interrupts.notifiers.push_back(std::make_unique<SteppedNotifier>(waiter));
+        continue;
+      }
+      auto notifier = NewEventFdNotifier();
+      if (!notifier.ok()) return notifier.status();
+      interrupts.notifiers.push_back(*std::move(notifier));
+    }
+    return absl::OkStatus();
+  }
+
   const std::string name_;
   const bool threaded_;
   std::unique_ptr<dma::SoftwareIommu> iommu_;

@@ -32,6 +32,9 @@ class CompletionRing {
     return true;
   }
 
+  // Whether Next would give one.
+  bool Ready() const { return ColorOf(slots_[next_].type_color.LoadAcquire()) != last_color_; }
+
  private:
   const CqSlot* slots_ = nullptr;
   uint32_t count_ = 0;

@@ -32,6 +32,10 @@ constexpr bool IsRingSize(uint64_t entries) {
 
 inline constexpr uint32_t kMaxTxDescriptors = 16;  // of one plain packet (enic sheet 1.1)
 inline constexpr uint32_t kMaxTxFrame = 9208;      // bytes; a longer one stops the queue
+inline constexpr uint32_t kMaxTsoPacket = 65535;   // bytes, headers included
+// Of a packet to be segmented: 18 segments, five of which may be cut in two.
+inline constexpr uint32_t kMaxTsoDescriptors = 23;
+inline constexpr uint32_t kMaxHeaderLength = 1023;  // what header_length can say
 
 // Lengths are 14 bits, and 0 stands for 16384.
 inline constexpr uint32_t kMaxPiece = 16384;
@@ -69,10 +73,15 @@ constexpr uint64_t Get(uint64_t word, unsigned at, unsigned width) {
 
 enum class OffloadMode : uint8_t { kCsum = 0, kReserved = 1, kCsumL4 = 2, kTso = 3 };
 
+// What mss means with kCsum: a set of these.
+inline constexpr uint16_t kCsumIpv4 = 1;
+inline constexpr uint16_t kCsumTcpUdp = 2;
+inline constexpr uint16_t kCsumEncapsulated = 7;
+
 struct WqEnetDesc {
   uint64_t address = 0;
   uint16_t length = 0;  // a LengthField
-  uint16_t mss = 0;     // 14 bits; kCsum: 0 plain, 1 IPv4 checksum, 2 TCP/UDP checksum
+  uint16_t mss = 0;     // 14 bits; kCsum: a set; kCsumL4: where the checksum is, from byte 0
   bool loopback = false;
   uint16_t header_length = 0;  // 10 bits
   OffloadMode offload_mode = OffloadMode::kCsum;

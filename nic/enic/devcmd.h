@@ -49,6 +49,8 @@ inline constexpr Command kCmdClose = MakeCommand("CLOSE", Devcmd::kClose, kVtype
 inline constexpr Command kCmdEnable = MakeCommand("ENABLE", Devcmd::kEnable, kVtypeAll, kDirWrite);
 inline constexpr Command kCmdDisable =
     MakeCommand("DISABLE", Devcmd::kDisable, kVtypeAll, kDirNone);
+inline constexpr Command kCmdIntrCoalConvert =
+    MakeCommand("INTR_COAL_CONVERT", Devcmd::kIntrCoalConvert, kVtypeAll, kDirRead);
 inline constexpr Command kCmdInit = MakeCommand("INIT", Devcmd::kInit, kVtypeAll, kDirWrite);
 
 class CommandChannel {

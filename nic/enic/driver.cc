@@ -67,6 +67,7 @@ DriverBase::DriverBase(Vnic vnic, const DriverOptions& options, size_t rx_queues
   for (size_t i = 0; i < rx_queues; ++i) {
     const uint32_t index = static_cast<uint32_t>(i);
     rx_control_.push_back({absl::StrCat(vnic_.name(), " rq ", i), vnic_.rq(index, index)});
+    if (options.interrupts) rx_control_.back().registers.interrupt = index;
   }
   for (size_t i = 0; i < tx_queues; ++i) {
     tx_control_.push_back(
@@ -86,6 +87,9 @@ absl::Status DriverBase::CheckResources() const {
   if (tx > vnic_.wq_count()) return TooMany(name(), "transmit queues", tx, vnic_.wq_count());
   if (rx + tx > vnic_.cq_count()) {
     return TooMany(name(), "receive and transmit queues", rx + tx, vnic_.cq_count());
+  }
+  if (options_.interrupts && rx > vnic_.intr_count()) {
+    return TooMany(name(), "receive queues with interrupts", rx, vnic_.intr_count());
   }
   // What an indirection table entry can name.
   if (rx > kRssCpuEntries) return TooMany(name(), "receive queues", rx, kRssCpuEntries);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Driver: an enic from BAR to packets, for a program that polls. It brings the device up, fills the
+// Driver: an enic from BAR to packets, for a program that polls, or sleeps until there is something
+// to poll. It brings the device up, fills the
 // rings, and takes it down with packets in flight (enic sheet 4); the datapaths are RxQueue and
 // TxQueue. Where receive buffers come from and how transmitted ones are addressed are template
 // arguments; the default is page fragments that stay mapped.
 //
-// Not done: offloads, interrupts, scattered receive, changes while running.
+// Not done: scattered receive, changes while running.
 //
 // Start and Stop: one control thread, while no queue is used. Each queue: one thread at a time.
 // Device and registers outlive the driver, which stops when it dies.
@@ -40,6 +41,10 @@ struct DriverOptions {
   uint32_t ring_size = 512;  // a multiple of 32 between 64 and 4096; of every queue
   uint32_t mtu = 9000;       // 68 to 9000
   bool vlan_strip = false;
+  // Completions of receive queue i raise interrupt i (RxQueue::Arm), not sooner than `coalescing`
+  // after the first of them. Else the device's interrupts stay masked.
+  bool interrupts = false;
+  dma::Nanos coalescing{0};
   // How long Stop may take: half for packets that are still to be sent, all for the device to let
   // go. At least 10 ms for the latter.
   dma::Nanos stop_deadline{1'000'000'000};

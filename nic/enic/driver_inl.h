@@ -5,6 +5,7 @@
 #define DMAKIT_NIC_ENIC_DRIVER_INL_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -89,8 +90,15 @@ absl::Status Driver<Source, Addressing>::SetUpQueues() {
     const Control& control = rx_control_[i];
     auto memory = AllocateQueue(vnic_.device(), options_.ring_size, control.label);
     if (!memory.ok()) return memory.status();
+    std::optional<dma::MmioRegion> interrupt;
+    if (options_.interrupts) {
+      const uint32_t index = static_cast<uint32_t>(i);
+      if (absl::Status s = vnic_.SetUpInterrupt(index, options_.coalescing); !s.ok()) return s;
+      interrupt = vnic_.interrupt(index);
+    }
     ProgramRq(control.registers, *memory);
-    rx_[i].Attach(*std::move(memory), control.registers.queue, {vnic_.device(), control.label});
+    rx_[i].Attach(*std::move(memory), control.registers.queue, {vnic_.device(), control.label},
+                  interrupt);
     BeginDropCount(i);
   }
   for (size_t i = 0; i < tx_.size(); ++i) {
@@ -146,6 +154,7 @@ void Driver<Source, Addressing>::TakeDown(const Deadline& deadline, std::string&
   if (absl::Status s = vnic_.Disable(); !s.ok()) {
     internal::AddProblem(problems, s);
   }
+  vnic_.MaskInterrupts();
   for (size_t i = 0; i < tx_.size(); ++i) StopTx(i, deadline, problems);
   for (size_t i = 0; i < rx_.size(); ++i) StopRx(i, deadline, problems);
   if (absl::Status s = vnic_.Close(); !s.ok()) {

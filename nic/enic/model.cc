@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "nic/frame_info.h"
 #include "nic/wire/wire.h"
 
@@ -15,7 +16,8 @@ namespace {
 
 RegisterFile::Counts CountsOf(const ModelOptions& options) {
   constexpr uint32_t most = RegisterFile::kMaxQueues;
-  return {std::min(options.work_queues, most), std::min(options.receive_queues, most), 1};
+  const uint32_t rqs = std::min(options.receive_queues, most);
+  return {std::min(options.work_queues, most), rqs, std::max(rqs, 1u)};
 }
 
 CommandProcessor::Identity IdentityOf(const ModelOptions& options) {
@@ -30,8 +32,10 @@ Model::Model(std::unique_ptr<dma::DevicePort> port, const ModelOptions& options)
       registers_(CountsOf(options), log_),
       commands_(IdentityOf(options), *port_, registers_, log_) {
   const RegisterFile::Counts& counts = registers_.counts();
+  dma::host::Clock& clock = options.clock != nullptr ? *options.clock : system_clock_;
+  for (uint32_t i = 0; i < counts.intrs; ++i) interrupts_.emplace_back(registers_.intr(i), clock);
   for (uint32_t i = 0; i < counts.cqs(); ++i) {
-    completions_.emplace_back(*port_, registers_, log_, i);
+    completions_.emplace_back(*port_, registers_, log_, interrupts_, i);
   }
   for (uint32_t i = 0; i < counts.wqs; ++i) {
     work_queues_.emplace_back(Block::kWq, i, *port_, registers_.wq(i), registers_, log_,
@@ -51,13 +55,28 @@ bool Model::Step() {
     registers_.Reset();
   }
   worked |= UpdateQueues();
-  if (!commands_.enabled()) return worked;
+  if (commands_.enabled()) worked |= MoveFrames();
+  for (ModelInterrupt& interrupt : interrupts_) worked |= interrupt.Step();
+  return worked;
+}
+
+bool Model::MoveFrames() {
+  bool worked = false;
   for (ModelWorkQueue& queue : work_queues_) worked |= queue.Step(wire_, kBudget);
   for (uint32_t i = 0; i < kBudget; ++i) {
     if (!ReceiveOne()) break;
     worked = true;
   }
   return worked;
+}
+
+absl::Status Model::Connect(uint32_t vector, Notifier* notifier) {
+  if (vector >= interrupts_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("interrupt vector ", vector, ": this device has ", interrupts_.size()));
+  }
+  interrupts_[vector].Connect(notifier);
+  return absl::OkStatus();
 }
 
 bool Model::UpdateQueues() {

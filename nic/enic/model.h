@@ -5,7 +5,7 @@
 // memory only through its DevicePort, so a wrong address is a fault and stops the queue, with
 // error_status set, as on silicon; and it is strict: what the sheet forbids is recorded.
 //
-// Not modelled: transmit offloads, interrupts, scattered receive, message-mode completions, FCoE.
+// Not modelled: scattered receive, message-mode completions, error interrupts, FCoE.
 //
 // Threads: registers from any thread; Step, Plug by one thread at a time (nic::ModelThread);
 // violations from any thread.
@@ -19,15 +19,19 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "dma/device_port.h"
+#include "dma/host/clock.h"
 #include "dma/mmio.h"
 #include "nic/enic/model_devcmd.h"
+#include "nic/enic/model_interrupt.h"
 #include "nic/enic/model_queue.h"
 #include "nic/enic/model_registers.h"
 #include "nic/enic/model_rx.h"
 #include "nic/enic/model_tx.h"
 #include "nic/enic/model_violations.h"
 #include "nic/model.h"
+#include "nic/notifier.h"
 
 namespace dmakit::nic::enic {
 
@@ -41,9 +45,10 @@ struct ModelOptions {
   // it is dropped and counted, as on a real wire. (A queue that stopped with an error drops always,
   // and so does a device that is not enabled.)
   bool lossless = true;
+  dma::host::Clock* clock = nullptr;  // of interrupt coalescing; nullptr: the system's
 };
 
-class Model final : public nic::Model {
+class Model final : public nic::Model, public InterruptSource {
  public:
   explicit Model(std::unique_ptr<dma::DevicePort> port, const ModelOptions& options = {});
 
@@ -52,6 +57,9 @@ class Model final : public nic::Model {
 
   bool Step() override;
   void Plug(Wire* wire) override { wire_ = wire; }
+  // One per receive queue.
+  uint32_t vectors() const override { return static_cast<uint32_t>(interrupts_.size()); }
+  absl::Status Connect(uint32_t vector, Notifier* notifier) override;
   std::vector<std::string> violations() const override { return log_.Words(); }
   uint64_t violation_count() const override { return log_.count(); }
 
@@ -60,6 +68,7 @@ class Model final : public nic::Model {
   static constexpr uint32_t kBudget = 32;
 
   bool UpdateQueues();
+  bool MoveFrames();
   bool ReceiveOne();
 
   const ModelOptions options_;
@@ -67,6 +76,8 @@ class Model final : public nic::Model {
   ViolationLog log_;
   RegisterFile registers_;
   CommandProcessor commands_;
+  dma::host::SystemClock system_clock_;
+  std::deque<ModelInterrupt> interrupts_;
   std::deque<CompletionWriter> completions_;
   std::deque<ModelWorkQueue> work_queues_;
   std::deque<ModelReceiveQueue> receive_queues_;

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "nic/enic/model_interrupt.h"
+
 namespace dmakit::nic::enic {
 
 CommandProcessor::CommandProcessor(Identity identity, dma::DevicePort& port,
@@ -88,6 +90,11 @@ DevcmdError CommandProcessor::Run(const DevcmdWord& word) {
       return LoadRssCpu();
     case Devcmd::kPacketFilter:
       filter_.bits = static_cast<uint32_t>(args_[0]);
+      return DevcmdError::kNone;
+    case Devcmd::kIntrCoalConvert:
+      args_[0] = kCoalesceMultiplier;
+      args_[1] = kCoalesceDivisor;
+      args_[2] = 0xffff * kCoalesceDivisor / kCoalesceMultiplier;
       return DevcmdError::kNone;
     case Devcmd::kEnable:
       return SetEnabled(true);

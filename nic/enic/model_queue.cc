@@ -27,6 +27,10 @@ bool CompletionWriter::CheckSetup() {
   const uint64_t bits = cq.Get(CqReg::kColorEnable) | cq.Get(CqReg::kEntryEnable) << 1 |
                         cq.Get(CqReg::kMessageEnable) << 2 | cq.Get(CqReg::kFlowControlEnable) << 3;
   check(bits == 3, Rule::kCqSetup, bits);
+  if (cq.Get(CqReg::kInterruptEnable) != 0) {
+    const uint64_t interrupt = cq.Get(CqReg::kInterruptOffset);
+    check(interrupt < interrupts_.size(), Rule::kInterruptOffset, interrupt);
+  }
   return good;
 }
 
@@ -50,6 +54,7 @@ bool CompletionWriter::Write(Words entry, CqType type, const ModelQueue& queue, 
   if (!port_.Write(slot, std::span(bytes).first(kColorByte))) return false;
   cq.Set(CqReg::kTail, tail + 1 == size ? 0 : tail + 1);
   if (tail + 1 == size) cq.Set(CqReg::kTailColor, color ? 0 : 1);
+  if (cq.Get(CqReg::kInterruptEnable) != 0) interrupts_[cq.Get(CqReg::kInterruptOffset)].Credit();
   return port_.Publish(slot + Bytes{kColorByte}, TypeColor(type, color), 1);
 }
 

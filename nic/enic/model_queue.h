@@ -12,6 +12,7 @@
 
 #include "dma/device_port.h"
 #include "nic/enic/descriptors.h"
+#include "nic/enic/model_interrupt.h"
 #include "nic/enic/model_registers.h"
 #include "nic/enic/model_violations.h"
 #include "nic/enic/registers.h"
@@ -38,8 +39,8 @@ class ModelQueue;
 class CompletionWriter {
  public:
   CompletionWriter(dma::DevicePort& port, RegisterFile& registers, ViolationLog& log,
-                   uint32_t index)
-      : port_(port), registers_(registers), log_(log), index_(index) {}
+                   std::deque<ModelInterrupt>& interrupts, uint32_t index)
+      : port_(port), registers_(registers), log_(log), interrupts_(interrupts), index_(index) {}
 
   // Whether the registers describe a queue that can be used; what is wrong goes to the log.
   bool CheckSetup();
@@ -56,6 +57,7 @@ class CompletionWriter {
   dma::DevicePort& port_;
   RegisterFile& registers_;
   ViolationLog& log_;
+  std::deque<ModelInterrupt>& interrupts_;
   const uint32_t index_;
   std::deque<Unproven> unproven_;
 };

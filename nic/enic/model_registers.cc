@@ -74,7 +74,7 @@ constexpr RegisterRule kIntrRules[] = {
     /* mask_on_assertion */ {0x18, OnWrite::kAlways, kValue, 0},
     /* mask */ {0x20, OnWrite::kAlways, kValue, 1},
     /* int_credits */ {0x28, kRo, kValue, 0},
-    /* int_credit_return */ {0x30, OnWrite::kAlways, kValue, 0},
+    /* int_credit_return */ {0x30, OnWrite::kCreditReturn, kValue, 0},
 };
 
 template <size_t N, size_t M>
@@ -158,6 +158,7 @@ void RegisterFile::ResetWindow(const Window& window) {
     block.disables.store(0, std::memory_order_relaxed);
     block.was_enabled.store(false, std::memory_order_relaxed);
     block.users.store(0, std::memory_order_release);
+    block.timer_reset.store(false, std::memory_order_release);
   }
 }
 
@@ -223,6 +224,8 @@ void RegisterFile::WriteRegister(const Hit& hit, uint64_t value, size_t width) {
       return WriteEnable(hit, value);
     case OnWrite::kPostedIndex:
       return WritePosted(hit, value);
+    case OnWrite::kCreditReturn:
+      return WriteCreditReturn(hit, value);
     case OnWrite::kWhileDisabled:
       if (hit.place.block == Block::kCq) {
         if (block.users.load(std::memory_order_acquire) != 0) {
@@ -278,6 +281,23 @@ void RegisterFile::WritePosted(const Hit& hit, uint64_t value) {
     if (held + added >= size) log_.Record(Rule::kPostedFull, hit.place, value, fetch);
   }
   block.Set(RqReg::kPostedIndex, value);
+}
+
+// Enic sheet 2.5. Credits first: what is unmasked before they are back would assert for them.
+void RegisterFile::WriteCreditReturn(const Hit& hit, uint64_t value) {
+  RegisterBlock& block = *hit.registers;
+  const IntCreditReturn back = DecodeIntCreditReturn(static_cast<uint32_t>(value));
+  std::atomic<uint64_t>& credits = block.word(OffsetOf(IntrReg::kIntCredits));
+  uint64_t have = credits.load(std::memory_order_acquire);
+  if (back.credits > have) {
+    log_.Record(Rule::kCreditsReturned, hit.place, back.credits, have);
+  }
+  // The device adds meanwhile.
+  while (!credits.compare_exchange_weak(have, have > back.credits ? have - back.credits : 0,
+                                        std::memory_order_acq_rel)) {
+  }
+  if (back.reset_timer) block.timer_reset.store(true, std::memory_order_release);
+  if (back.unmask) block.Set(IntrReg::kMask, 0);
 }
 
 // --- devcmd --------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ enum class OnWrite : uint8_t {
   kWhileDisabled,  // a violation, and ignored, while the queue is enabled or still running
   kEnable,
   kPostedIndex,
+  kCreditReturn,
   kAlways,
 };
 enum class OnRead : uint8_t { kValue, kClear };
@@ -60,6 +61,8 @@ class RegisterBlock {
   std::atomic<uint32_t> disables{0};
   std::atomic<bool> was_enabled{false};
   std::atomic<uint32_t> users{0};
+  // INTR: a credit return asked for it, the model has not seen it yet.
+  std::atomic<bool> timer_reset{false};
 
  private:
   std::array<std::atomic<uint64_t>, kBlockBytes / 8> words_{};
@@ -119,6 +122,7 @@ class RegisterFile final : public dma::MmioHandler {
   void WriteRegister(const Hit& hit, uint64_t value, size_t width);
   void WriteEnable(const Hit& hit, uint64_t value);
   void WritePosted(const Hit& hit, uint64_t value);
+  void WriteCreditReturn(const Hit& hit, uint64_t value);
   void WriteDevcmd(uint64_t offset, uint64_t value, size_t width);
   uint64_t ReadDevcmd(uint64_t offset, size_t width);
 

@@ -16,7 +16,7 @@ bool ModelWorkQueue::Step(Wire* wire, uint32_t budget) {
     if (gathered == Gathered::kIncomplete) return worked;
     worked = true;
     if (gathered == Gathered::kStopped) return true;
-    if (wire != nullptr) wire->Accept(frame_);
+    if (!Send(wire)) return true;
     const uint32_t last = SlotAt(descriptors_ - 1);
     Advance(descriptors_);
     available -= descriptors_;
@@ -33,8 +33,9 @@ bool ModelWorkQueue::Step(Wire* wire, uint32_t budget) {
 ModelWorkQueue::Gathered ModelWorkQueue::Gather(uint32_t available) {
   frame_.clear();
   for (descriptors_ = 0; descriptors_ < available;) {
-    if (descriptors_ == kMaxTxDescriptors) {
-      Violate(Rule::kTooManyDescriptors, descriptors_ + 1, kMaxTxDescriptors);
+    const bool tso = descriptors_ > 0 && first_.offload_mode == OffloadMode::kTso;
+    if (const uint32_t most = tso ? kMaxTsoDescriptors : kMaxTxDescriptors; descriptors_ == most) {
+      Violate(Rule::kTooManyDescriptors, descriptors_ + 1, most);
       return Fail(QueueError::kTooManyDescriptors);
     }
     const std::optional<Words> words = Fetch(descriptors_);
@@ -45,8 +46,10 @@ ModelWorkQueue::Gathered ModelWorkQueue::Gather(uint32_t available) {
     }
     const size_t have = frame_.size();
     const uint32_t length = LengthOf(descriptor.length);
-    if (have + length > kMaxTxFrame) {
-      Violate(Rule::kFrameTooLong, have + length, kMaxTxFrame);
+    if (descriptors_ == 0) first_ = descriptor;
+    const bool cut = first_.offload_mode == OffloadMode::kTso;
+    if (const uint32_t most = cut ? kMaxTsoPacket : kMaxTxFrame; have + length > most) {
+      Violate(Rule::kFrameTooLong, have + length, most);
       return Fail(QueueError::kFrameTooLong);
     }
     frame_.resize(have + length);
@@ -72,10 +75,32 @@ bool ModelWorkQueue::Check(const WqEnetDesc& d, const Words& words, bool first, 
     Stop(QueueError::kOffloadMode);
     return false;
   }
-  const bool plain = d.offload_mode == OffloadMode::kCsum && d.mss == 0 && !d.vlan_tag_insert &&
-                     !d.fcoe_encap && !d.loopback;
-  if (plain) return true;
-  Violate(Rule::kUnsupportedOffload, words.high >> 32 & 0xffff);
+  return true;
+}
+
+// False: the request does not fit the packet, and the queue has stopped.
+bool ModelWorkQueue::Send(Wire* wire) {
+  const OffloadFault fault = finisher_.Run(frame_, first_, [wire](std::span<const std::byte> f) {
+    if (wire != nullptr) wire->Accept(f);
+  });
+  const uint64_t asked = Encode(first_).high >> 16;  // mss, header length, mode, tag
+  switch (fault) {
+    case OffloadFault::kNone:
+      return true;
+    case OffloadFault::kHeaders:
+      Violate(Rule::kOffloadHeaders, asked);
+      break;
+    case OffloadFault::kPreload:
+      Violate(Rule::kChecksumPreload, asked);
+      break;
+    case OffloadFault::kTooLong:
+      Violate(Rule::kFrameTooLong, uint64_t{first_.header_length} + first_.mss, kMaxTxFrame);
+      Stop(QueueError::kFrameTooLong);
+      return false;
+    case OffloadFault::kUnknown:
+      Violate(Rule::kUnsupportedOffload, asked);
+      break;
+  }
   Stop(QueueError::kOffloadMode);
   return false;
 }

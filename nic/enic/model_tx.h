@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One work queue of the enic model: gathers packets from descriptors and puts them on the wire.
-// Plain transmit: offloads that a descriptor asks for stop the queue and are violations. Used by
-// the stepping thread only.
+// One work queue of the enic model: gathers packets from descriptors, finishes them as the first
+// descriptor asks, and puts them on the wire. A request that does not fit the packet stops the
+// queue and is a violation. Used by the stepping thread only.
 #ifndef DMAKIT_NIC_ENIC_MODEL_TX_H_
 #define DMAKIT_NIC_ENIC_MODEL_TX_H_
 
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "nic/enic/model_offload.h"
 #include "nic/enic/model_queue.h"
 #include "nic/wire/wire.h"
 
@@ -32,7 +33,11 @@ class ModelWorkQueue : public ModelQueue {
     return Gathered::kStopped;
   }
 
+  bool Send(Wire* wire);
+
   std::vector<std::byte> frame_;
+  WqEnetDesc first_;
+  TxFinisher finisher_;
   uint32_t descriptors_ = 0;  // of the packet in frame_
   bool wants_entry_ = false;
 };

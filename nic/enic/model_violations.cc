@@ -72,8 +72,17 @@ const char* Text(Rule rule) {
       return "frame longer than the limit";
     case Rule::kOffloadMode:
       return "reserved offload mode";
+    case Rule::kOffloadHeaders:
+      return "offload asked for does not fit the packet's headers; mss, lengths, mode";
+    case Rule::kChecksumPreload:
+      return "a checksum field does not hold what the offload mode wants preloaded; mss, lengths, "
+             "mode";
     case Rule::kUnsupportedOffload:
       return "offload this model does not do was asked for; flags word";
+    case Rule::kCreditsReturned:
+      return "more interrupt credits returned than there were events";
+    case Rule::kInterruptOffset:
+      return "completion queue's interrupt_offset names no interrupt";
     case Rule::kDevcmdBusy:
       return "written while a command is running; offset";
     case Rule::kDevcmdState:

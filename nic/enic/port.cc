@@ -14,9 +14,14 @@ namespace dmakit::nic::enic {
 
 absl::StatusOr<std::unique_ptr<Port>> Port::Create(std::unique_ptr<dma::Device> device,
                                                    const dma::MmioRegion& bar0,
-                                                   const PortOptions& options) {
-  const DriverOptions driver_options{
-      .ring_size = options.ring_size, .mtu = options.mtu, .stop_deadline = options.stop_deadline};
+                                                   const PortOptions& options,
+                                                   PortInterrupts interrupts) {
+  const DriverOptions driver_options{.ring_size = options.ring_size,
+                                     .mtu = options.mtu,
+                                     .vlan_strip = options.vlan_strip,
+                                     .interrupts = options.interrupts,
+                                     .coalescing = options.coalescing,
+                                     .stop_deadline = options.stop_deadline};
   absl::Status checked =
       DriverBase::CheckOptions(driver_options, options.rx_queues, options.tx_queues);
   if (!checked.ok()) return checked;
@@ -43,11 +48,34 @@ absl::StatusOr<std::unique_ptr<Port>> Port::Create(std::unique_ptr<dma::Device> 
                                  std::vector<PageAddressing>(options.tx_queues));
   if (!driver.ok()) return driver.status();
   port->driver_ = *std::move(driver);
+  if (options.interrupts) {
+    absl::Status connected = port->ConnectInterrupts(std::move(interrupts));
+    if (!connected.ok()) return connected;
+  }
   return port;
+}
+
+absl::Status Port::ConnectInterrupts(PortInterrupts interrupts) {
+  const size_t given = interrupts.notifiers.size();
+  if (interrupts.source == nullptr || given < options_.rx_queues) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        driver_->name(), ": interrupts: ", given, " notifiers for ", options_.rx_queues,
+        " receive queues", interrupts.source == nullptr ? ", and no source" : "",
+        "; connect one for each, or leave PortOptions::interrupts off"));
+  }
+  interrupts_ = std::move(interrupts);
+  for (uint32_t i = 0; i < options_.rx_queues; ++i) {
+    absl::Status s = interrupts_.source->Connect(i, interrupts_.notifiers[i].get());
+    if (!s.ok()) return s;
+  }
+  return absl::OkStatus();
 }
 
 Port::~Port() {
   if (driver_ != nullptr && driver_->running()) Stop().IgnoreError();
+  for (uint32_t i = 0; i < interrupts_.notifiers.size(); ++i) {
+    interrupts_.source->Connect(i, nullptr).IgnoreError();
+  }
 }
 
 absl::Status Port::Start() {

@@ -24,13 +24,21 @@
 
 namespace dmakit::nic::enic {
 
+// Where interrupts come from, and what they wake: a notifier per receive queue. Needed, and used,
+// with PortOptions::interrupts only. The source outlives the port.
+struct PortInterrupts {
+  InterruptSource* source = nullptr;
+  std::vector<std::unique_ptr<Notifier>> notifiers{};
+};
+
 class Port final : public nic::Port {
  public:
   // Takes the attached device over; the registers outlive the port. Touches nothing of the device
   // but its resource table.
   static absl::StatusOr<std::unique_ptr<Port>> Create(std::unique_ptr<dma::Device> device,
                                                       const dma::MmioRegion& bar0,
-                                                      const PortOptions& options);
+                                                      const PortOptions& options,
+                                                      PortInterrupts interrupts = {});
   ~Port() override;
 
   std::string_view name() const override { return driver_->name(); }
@@ -48,6 +56,11 @@ class Port final : public nic::Port {
   }
   size_t Reap(uint32_t queue) override { return driver_->tx(queue).Reap(); }
 
+  bool Arm(uint32_t queue) override { return driver_->rx(queue).Arm(); }
+  Notifier* notifier(uint32_t queue) override {
+    return queue < interrupts_.notifiers.size() ? interrupts_.notifiers[queue].get() : nullptr;
+  }
+
   frag::PagePool& rx_pool(uint32_t queue) override { return *pools_[queue]; }
   void SetTxOwner(uint32_t queue, frag::PagePool* pool) override {
     driver_->tx(queue).SetOwner(pool);
@@ -59,6 +72,7 @@ class Port final : public nic::Port {
   Port(std::unique_ptr<dma::Device> device, const PortOptions& options)
       : device_(std::move(device)), options_(options) {}
 
+  absl::Status ConnectInterrupts(PortInterrupts interrupts);
   // Pages of queue `i` that somebody holds; not those that wait for a flush.
   uint64_t PagesHeld(size_t i) const;
   void RestPools();
@@ -67,6 +81,7 @@ class Port final : public nic::Port {
   // Destroyed in reverse: the driver gives its buffers to the pools, which unmap from the device.
   std::unique_ptr<dma::Device> device_;
   const PortOptions options_;
+  PortInterrupts interrupts_;
   std::vector<std::unique_ptr<frag::PagePool>> pools_;
   std::unique_ptr<Driver<>> driver_;
 };

@@ -18,7 +18,8 @@ void Write(const dma::MmioRegion& block, Reg reg, uint32_t value) {
 }
 
 // Enic sheet 2.4: the ring memory is zero before tail and color are written.
-void ProgramCq(const dma::MmioRegion& cq, const dma::RingPool<CqSlot>& ring) {
+void ProgramCq(const QueueRegisters& registers, const dma::RingPool<CqSlot>& ring) {
+  const dma::MmioRegion& cq = registers.completions;
   cq.Write64(OffsetOf(CqReg::kRingBase), ring.iova().value());
   Write(cq, CqReg::kRingSize, ring.count());
   Write(cq, CqReg::kFlowControlEnable, 0);
@@ -26,10 +27,10 @@ void ProgramCq(const dma::MmioRegion& cq, const dma::RingPool<CqSlot>& ring) {
   Write(cq, CqReg::kHead, 0);
   Write(cq, CqReg::kTail, 0);
   Write(cq, CqReg::kTailColor, 1);
-  Write(cq, CqReg::kInterruptEnable, 0);
+  Write(cq, CqReg::kInterruptEnable, registers.interrupt ? 1 : 0);
   Write(cq, CqReg::kEntryEnable, 1);
   Write(cq, CqReg::kMessageEnable, 0);
-  Write(cq, CqReg::kInterruptOffset, 0);
+  Write(cq, CqReg::kInterruptOffset, registers.interrupt.value_or(0));
   cq.Write64(OffsetOf(CqReg::kMessageAddr), 0);
 }
 
@@ -66,7 +67,7 @@ absl::StatusOr<QueueMemory> AllocateQueue(dma::Device& device, uint32_t entries,
 }
 
 void ProgramRq(const QueueRegisters& registers, const QueueMemory& memory) {
-  ProgramCq(registers.completions, memory.completions);
+  ProgramCq(registers, memory.completions);
   const dma::MmioRegion& rq = registers.queue;
   rq.Write64(OffsetOf(RqReg::kRingBase), memory.ring.iova().value());
   Write(rq, RqReg::kRingSize, memory.ring.count());
@@ -79,7 +80,7 @@ void ProgramRq(const QueueRegisters& registers, const QueueMemory& memory) {
 }
 
 void ProgramWq(const QueueRegisters& registers, const QueueMemory& memory) {
-  ProgramCq(registers.completions, memory.completions);
+  ProgramCq(registers, memory.completions);
   const dma::MmioRegion& wq = registers.queue;
   wq.Write64(OffsetOf(WqReg::kRingBase), memory.ring.iova().value());
   Write(wq, WqReg::kRingSize, memory.ring.count());

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,6 +42,7 @@ struct QueueRegisters {
   dma::MmioRegion queue;
   dma::MmioRegion completions;
   uint32_t completion_index = 0;
+  std::optional<uint32_t> interrupt{};  // that completions raise
 };
 
 // Both need a queue that does not run (see Quiesce).

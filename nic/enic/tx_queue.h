@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TxQueue: one work queue (enic sheet 3.3). A packet takes one descriptor per segment that has
-// bytes; its last one carries EOP and asks for a completion, which covers every descriptor up to
-// it. One slot of the ring stays unused.
+// bytes (more, if a segment of a packet to be segmented is longer than 16384); its last one carries
+// EOP and asks for a completion, which covers every descriptor up to it. One slot of the ring stays
+// unused.
 //
 //   slots   free           in flight                              free
 //          |      |  to_clean_ ............................  to_use_ |      |
@@ -14,6 +15,7 @@
 #ifndef DMAKIT_NIC_ENIC_TX_QUEUE_H_
 #define DMAKIT_NIC_ENIC_TX_QUEUE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,6 +29,7 @@
 #include "nic/enic/descriptors.h"
 #include "nic/enic/registers.h"
 #include "nic/enic/rings.h"
+#include "nic/enic/tx_plan.h"
 #include "nic/packet.h"
 #include "nic/queue.h"
 #include "nic/ring_watch.h"
@@ -54,14 +57,14 @@ class TxQueue {
     bool dropped = false;
     const bool watched = watch_.on();
     for (Packet& packet : burst) {
-      uint32_t pieces = 0;
-      Counter* reason = Inspect(packet, pieces);
+      TxPlan plan;
+      Counter* reason = Inspect(packet, plan);
       if (reason == nullptr) {
-        if (pieces > most_used_ - used_) {
+        if (plan.pieces > most_used_ - used_) {
           ring_full_.Add();
           break;
         }
-        if (!Place(packet, pieces, watched)) reason = &addressing_failed_;
+        if (!Place(packet, plan, watched)) reason = &addressing_failed_;
       }
       if (reason != nullptr) [[unlikely]] {
         reason->Add();
@@ -167,7 +170,7 @@ class TxQueue {
  private:
   // What a descriptor in flight stands for.
   struct Slot {
-    Segment segment;
+    Segment segment;  // no page: more of the segment is in the next slot
     uint64_t token = 0;
     uint32_t frame_bytes = 0;  // of its packet, on the last descriptor; else 0
   };
@@ -182,68 +185,98 @@ class TxQueue {
            slots_[done.completed_index].frame_bytes != 0;
   }
 
-  // The counter of why `packet` cannot be sent, or nullptr and the descriptors it takes.
-  Counter* Inspect(const Packet& packet, uint32_t& pieces) {
-    if (packet.tx != TxFlags::kNone) [[unlikely]]
-      return &unsupported_offload_;
+  // The counter of why `packet` cannot be sent, or nullptr and how it is.
+  Counter* Inspect(const Packet& packet, TxPlan& plan) {
     uint64_t total = 0;
     for (const Segment& segment : packet.parts()) {
       total += segment.length;
-      if (segment.length != 0) ++pieces;
+      plan.pieces += (segment.length + kMaxPiece - 1) / kMaxPiece;
     }
     if (total == 0) [[unlikely]]
       return &empty_;
+    if (packet.tx != TxFlags::kNone) [[unlikely]]
+      return InspectOffload(packet, total, plan);
     if (total > max_frame_) [[unlikely]]
       return &too_long_;
-    if (pieces > kMaxTxDescriptors) [[unlikely]]
+    if (plan.pieces > kMaxTxDescriptors) [[unlikely]]
       return &too_many_segments_;
     return nullptr;
   }
 
+  Counter* InspectOffload(const Packet& packet, uint64_t total, TxPlan& plan) {
+    switch (PlanOffload(packet, total, max_frame_, most_used_, plan)) {
+      case TxVerdict::kGood:
+        return nullptr;
+      case TxVerdict::kTooLong:
+        return &too_long_;
+      case TxVerdict::kTooManyPieces:
+        return &too_many_segments_;
+      case TxVerdict::kDoesNotFit:
+        break;
+    }
+    return &unsupported_offload_;
+  }
+
   // Writes the packet's descriptors, which the device cannot see before posted_index moves. If a
   // segment has no address everything is undone, and the packet still the caller's.
-  bool Place(Packet& packet, uint32_t pieces, bool watched) {
-    uint32_t at = to_use_;
-    uint32_t last = at;
-    uint32_t placed = 0;
-    uint32_t bytes = 0;
+  bool Place(Packet& packet, const TxPlan& plan, bool watched) {
+    Placing now{.at = to_use_, .pieces = plan.pieces, .watched = watched};
+    uint32_t segments = 0;
     for (const Segment& segment : packet.parts()) {
       if (segment.length == 0) continue;
-      Slot& slot = slots_[at];
       Iova iova;
-      if (!addressing_.Address(segment, iova, slot.token)) [[unlikely]] {
-        Undo(placed, watched);
+      uint64_t token = 0;
+      if (!addressing_.Address(segment, iova, token)) [[unlikely]] {
+        Undo(now.placed, watched);
         return false;
       }
-      if (watched) [[unlikely]]
-        watch_.Posted(iova, segment.length, dma::Direction::kToDevice);
-      slot.segment = segment;
-      slot.frame_bytes = 0;
-      bytes += segment.length;
-      const bool end = ++placed == pieces;
-      memory_.ring.at(at)->Store(Encode(WqEnetDesc{.address = iova.value(),
-                                                   .length = LengthField(segment.length),
-                                                   .eop = end,
-                                                   .cq_entry = end}));
-      last = at;
-      at = Next(at);
+      // What is wanted stands in the first segment's (sheet, overrides).
+      PlaceSegment(segment, iova, token, segments++ == 0 ? plan.First() : WqEnetDesc{}, now);
     }
-    slots_[last].frame_bytes = bytes;
-    to_use_ = at;
-    used_ += placed;
+    slots_[now.last].frame_bytes = now.bytes;
+    to_use_ = now.at;
+    used_ += now.placed;
     ++packets_;
-    if (placed != packet.segment_count) [[unlikely]]
+    if (segments != packet.segment_count) [[unlikely]]
       ReleaseEmptySegments(packet);
     packet.segment_count = 0;
     packet.length = 0;
     return true;
   }
 
+  struct Placing {
+    uint32_t at = 0;      // the next slot
+    uint32_t pieces = 0;  // of the packet
+    bool watched = false;
+    uint32_t last = 0;  // the slot before
+    uint32_t placed = 0;
+    uint32_t bytes = 0;
+  };
+  void PlaceSegment(const Segment& segment, Iova iova, uint64_t token, WqEnetDesc descriptor,
+                    Placing& now) {
+    for (uint32_t done = 0; done < segment.length;) {
+      const uint32_t length = std::min(segment.length - done, kMaxPiece);
+      const Iova address = iova + Bytes{done};
+      if (now.watched) [[unlikely]]
+        watch_.Posted(address, length, dma::Direction::kToDevice);
+      done += length;
+      slots_[now.at] = {done == segment.length ? segment : Segment{}, token, 0};
+      descriptor.address = address.value();
+      descriptor.length = LengthField(length);
+      descriptor.eop = descriptor.cq_entry = ++now.placed == now.pieces;
+      memory_.ring.at(now.at)->Store(Encode(descriptor));
+      now.last = now.at;
+      now.at = Next(now.at);
+    }
+    now.bytes += segment.length;
+  }
+
   void Undo(uint32_t placed, bool watched) {
     for (uint32_t at = to_use_; placed > 0; --placed, at = Next(at)) {
       if (watched) [[unlikely]]
         TellDone(at);
-      addressing_.Done(slots_[at].segment, slots_[at].token);
+      const Slot& slot = slots_[at];
+      if (slot.segment.page != nullptr) addressing_.Done(slot.segment, slot.token);
     }
   }
 
@@ -265,8 +298,10 @@ class TxQueue {
     if (watched) [[unlikely]]
       TellDone(to_clean_);
     const Slot& slot = slots_[to_clean_];
-    addressing_.Done(slot.segment, slot.token);
-    returner_->Return(slot.segment.page);
+    if (slot.segment.page != nullptr) [[likely]] {
+      addressing_.Done(slot.segment, slot.token);
+      returner_->Return(slot.segment.page);
+    }
     to_clean_ = Next(to_clean_);
     --used_;
     if (slot.frame_bytes != 0) --packets_;

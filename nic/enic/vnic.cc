@@ -2,6 +2,7 @@
 
 #include "nic/enic/vnic.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -14,6 +15,8 @@ namespace dmakit::nic::enic {
 namespace {
 
 constexpr dma::Nanos kOpenTimeout{2'000'000'000};
+constexpr uint64_t kMaxTimer = 0xffff;
+constexpr uint32_t kMaxCredits = 0xffff;
 constexpr size_t kParameterBytes = kRssCpuBytes;
 static_assert(kDevSpecBytes <= kParameterBytes && kRssKeyBytes <= kParameterBytes);
 
@@ -97,9 +100,40 @@ void Vnic::WriteParameters(std::span<const std::byte> bytes) {
 // Enic sheet 2.5: a polling driver leaves mask = 1.
 void Vnic::MaskInterrupts() {
   for (uint32_t i = 0; i < resources_.intr.count; ++i) {
-    bar0_.Sub(resources_.intr.offset + i * kBlockBytes, kBlockBytes)
-        .Write32(OffsetOf(IntrReg::kMask), 1);
+    interrupt(i).Write32(OffsetOf(IntrReg::kMask), 1);
   }
+}
+
+// Devices that do not know INTR_COAL_CONVERT count in units of 1.5 us.
+absl::Status Vnic::SetUpInterrupt(uint32_t index, dma::Nanos coalescing) {
+  uint64_t units = 0;
+  if (coalescing > dma::Nanos{0}) {
+    CommandChannel::Results results{};
+    absl::Status asked = commands_.Run(kCmdIntrCoalConvert, {}, &results);
+    if (!asked.ok() && !absl::IsInternal(asked)) return asked;
+    const bool known = asked.ok() && results[0] != 0 && results[0] <= 0xffff && results[1] != 0;
+    const uint64_t multiplier = known ? results[0] : 2;
+    const uint64_t divisor = known ? results[1] : 3;
+    const auto microseconds = static_cast<uint64_t>(coalescing.count()) / 1000;
+    const uint64_t most = kMaxTimer * divisor / multiplier;
+    if (microseconds > most) {
+      return absl::InvalidArgumentError(absl::StrCat(name_, ": coalescing ", microseconds,
+                                                     " us: this device allows at most ", most));
+    }
+    units = std::max<uint64_t>(microseconds * multiplier / divisor, 1);
+  }
+  const dma::MmioRegion block = interrupt(index);
+  block.Write32(OffsetOf(IntrReg::kMask), 1);
+  block.Write32(OffsetOf(IntrReg::kCoalescingTimer), static_cast<uint32_t>(units));
+  block.Write32(OffsetOf(IntrReg::kCoalescingType), 0);
+  block.Write32(OffsetOf(IntrReg::kMaskOnAssertion), 1);
+  // What an earlier run left.
+  const uint32_t left = block.Read32(OffsetOf(IntrReg::kIntCredits));
+  for (uint32_t i = 0; left != kAllOnes && i < left; i += std::min(left - i, kMaxCredits)) {
+    const IntCreditReturn back{static_cast<uint16_t>(std::min(left - i, kMaxCredits))};
+    block.Write32(OffsetOf(IntrReg::kIntCreditReturn), Encode(back));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Vnic::ConfigureReceive(uint32_t queues, bool vlan_strip) {

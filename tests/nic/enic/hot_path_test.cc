@@ -125,10 +125,12 @@ TEST_CASE("the datapath has no locked instruction, no allocation, and one regist
   REQUIRE(Probe().size() > 10);  // objdump is there and understood
   struct Path {
     const char* probe;
-    size_t register_writes;  // MmioRegion's call into a model
+    // MmioRegion's calls into a model. Receive has the one of a burst, and one that returns
+    // credits, every 32768 frames.
+    size_t register_writes;
   };
   for (const Path& path :
-       {Path{"probe_receive", 1}, Path{"probe_transmit", 1}, Path{"probe_reap", 0}}) {
+       {Path{"probe_receive", 2}, Path{"probe_transmit", 1}, Path{"probe_reap", 0}}) {
     INFO(path.probe);
     const Found found = Read(path.probe);
     Show(found);

@@ -63,17 +63,35 @@ TEST_CASE("a frame of 9208 bytes is sent, one of 9209 stops the queue; length 0 
   }
 }
 
-TEST_CASE("what plain transmit does not do stops the queue, loudly") {
+TEST_CASE("an offload that is not there, or does not fit the packet, stops the queue, loudly") {
   struct Case {
     void (*set)(WqEnetDesc&);
     const char* words;
   };
   const Case cases[] = {
       {[](WqEnetDesc& d) { d.offload_mode = OffloadMode::kReserved; }, "reserved offload mode"},
-      {[](WqEnetDesc& d) { d.offload_mode = OffloadMode::kTso; }, "offload this model"},
-      {[](WqEnetDesc& d) { d.offload_mode = OffloadMode::kCsumL4; }, "offload this model"},
-      {[](WqEnetDesc& d) { d.mss = 1; }, "offload this model"},
-      {[](WqEnetDesc& d) { d.vlan_tag_insert = true; }, "offload this model"},
+      {[](WqEnetDesc& d) { d.offload_mode = OffloadMode::kTso; }, "does not fit"},
+      {[](WqEnetDesc& d) { d.mss = kCsumIpv4; }, "does not fit"},
+      {[](WqEnetDesc& d) { d.mss = kCsumTcpUdp; }, "does not fit"},
+      {[](WqEnetDesc& d) { d.mss = kCsumEncapsulated; }, "offload this model"},
+      {[](WqEnetDesc& d) {
+         d.offload_mode = OffloadMode::kCsumL4;
+         d.header_length = 60;
+         d.mss = 60;
+       },
+       "does not fit"},
+      {[](WqEnetDesc& d) {
+         d.offload_mode = OffloadMode::kCsumL4;
+         d.header_length = 34;
+         d.mss = 59;
+       },
+       "does not fit"},
+      {[](WqEnetDesc& d) {
+         d.offload_mode = OffloadMode::kCsumL4;
+         d.header_length = 34;
+         d.mss = 30;
+       },
+       "does not fit"},
       {[](WqEnetDesc& d) { d.loopback = true; }, "offload this model"},
       {[](WqEnetDesc& d) { d.fcoe_encap = true; }, "offload this model"},
   };
@@ -89,6 +107,36 @@ TEST_CASE("what plain transmit does not do stops the queue, loudly") {
     CHECK(b.wire.from_nic.empty());
     CHECK(b.Get(ResourceType::kWq, 0, WqReg::kErrorStatus) ==
           static_cast<uint64_t>(QueueError::kOffloadMode));
+  }
+}
+
+TEST_CASE("checksum fields must hold what the mode wants preloaded") {
+  struct Case {
+    bool tso;
+    size_t at;  // of the byte that is changed
+    bool good;
+  };
+  for (const Case& c : {Case{false, 60, true}, Case{false, 51, false}, Case{true, 60, true},
+                        Case{true, 51, false}, Case{true, 25, false}}) {
+    Bench b;
+    b.Run();
+    Frame frame = testing::MakeFrame({.size = 90, .tcp = true});
+    // The pseudo header's sum, without the length for TSO.
+    const uint32_t length = c.tso ? 0 : 90 - 34;
+    testing::Put16(frame, 50, testing::Sum16(frame, 26, 34, 6 + length));
+    if (c.tso) testing::Put16(frame, 24, 0);
+    frame[c.at] ^= std::byte{1};
+    std::copy(frame.begin(), frame.end(), b.memory + b.kData);
+    WqEnetDesc d = Piece(b.kData, 90, true);
+    d.offload_mode = c.tso ? OffloadMode::kTso : OffloadMode::kCsumL4;
+    d.header_length = c.tso ? 54 : 34;
+    d.mss = c.tso ? 20 : 50;
+    b.PutTx(0, d);
+    b.SetWq(WqReg::kPostedIndex, 1);
+    b.Step();
+    INFO(c.tso << " " << c.at);
+    CHECK(b.wire.from_nic.size() == (c.good ? (c.tso ? 2 : 1) : 0));
+    if (!c.good) CHECK_ONE_VIOLATION(b, "preloaded");
   }
 }
 
