@@ -138,7 +138,7 @@ TEST_CASE("the check fails where it should") {
       {"| f | `t.cc` | a test |", nullptr},
       {"| f | `t.cc` | a longer test |", nullptr},
       {"| f | `t.cc` | of types |", nullptr},
-      {"| f | - | open |", nullptr},
+      {"| f | - | open |", "neither test nor reason"},
       {"| f | - | hardware only: two nodes |", nullptr},
       {"| f | `t.cc` | a tes |", "no such test"},
       {"| f | `t.cc` | a longer |", "no such test"},
