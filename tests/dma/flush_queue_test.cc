@@ -204,14 +204,16 @@ TEST_CASE(
       host::FailPoint point;
       host::FakeClock clock({.fail = &point, .jump = jump});
       FakeDomain domain;
+      uint64_t released = 0;
+      Calling releaser;
+      releaser.call = [&] { ++released; };
       auto queue = *FlushQueue::Create({.limits = {.max_age = Nanos{1000}}, .clock = &clock});
       std::vector<FlushTicket> tickets;
-      uint64_t released = 0;
       point.FailAt(k);
       for (uint64_t i = 0; i < 4; ++i) {
         Domain* const domains[] = {&domain};
         tickets.push_back(
-            queue->Defer({Page(i), domains, [&](const absl::Status&) { ++released; }}));
+            queue->Defer({.range = Page(i), .domains = domains, .releaser = &releaser}));
         for (size_t t = 0; t < tickets.size(); ++t) CHECK(tickets[t].done() == (t < released));
         clock.Advance(Nanos{100});
         REQUIRE(queue->FlushIfOld().ok());
