@@ -129,10 +129,16 @@ class PagePool {
   // come back.
   absl::Status SetOrder(unsigned order);
   unsigned order() const;  // any thread
+  // Order, smallest order and cap at once, for a ring whose buffers change. What is out of the old
+  // pages counts for the new cap: add stats().bytes for as long as both are there. Any thread, one
+  // at a time.
+  absl::Status SetLimits(unsigned order, unsigned min_order, Bytes max_bytes);
+  unsigned min_order() const;
+  Bytes max_bytes() const;
 
   // Pages not free: some reference is out (or waits to be folded, or for a flush).
   size_t pages_in_use() const;
-  const Options& options() const;
+  const Options& options() const;  // as made; order, min_order and max_bytes may have changed
   // The policy in force: strict instead of deferred if the space has no flush queue.
   dma::Policy policy() const;
   dma::AddressSpace& address_space() const;

@@ -61,6 +61,8 @@ class PoolCore::HeldMemory final : public dma::host::MemorySource {
 PoolCore::PoolCore(dma::AddressSpace& space, PagePool::Options options,
                    std::unique_ptr<iova::Cache> iovas, dma::FlushLane lane)
     : order_(options.order),
+      min_order_(options.min_order),
+      max_bytes_(options.max_bytes.value()),
       policy_(options.policy == dma::Policy::kDeferred && space.flush_queue() == nullptr
                   ? dma::Policy::kStrict
                   : options.policy),
@@ -180,7 +182,7 @@ PageRecord* PoolCore::MapUnmapped(unsigned least, Failure& failure) {
 
 PageRecord* PoolCore::Make(unsigned least, Failure& failure) {
   const unsigned wanted = std::max(applied_order_, least);
-  const unsigned floor = std::max(options_.min_order, least);
+  const unsigned floor = std::max(min_order(), least);
   unsigned order = wanted;
   // In a shortage the rest of the cap is for the small pages.
   while (short_ && order > floor && !Fits(order)) --order;
@@ -250,8 +252,8 @@ Page* PoolCore::Fail(Failure failure) {
 }
 
 bool PoolCore::Fits(unsigned order) const {
-  return bytes_.Get() + PageSize(order) <= options_.max_bytes.value() &&
-         quarantined_bytes_.load(std::memory_order_relaxed) < options_.max_bytes.value();
+  return bytes_.Get() + PageSize(order) <= max_bytes().value() &&
+         quarantined_bytes_.load(std::memory_order_relaxed) < max_bytes().value();
 }
 
 // Any free page of an order, mapped or not, or nullptr. It is free no longer.
@@ -529,7 +531,7 @@ absl::Status PoolCore::LastFailure() const {
       return absl::ResourceExhaustedError(
           absl::StrCat("page pool ", options_.label, ": ", bytes_.Get(), " bytes of pages and ",
                        quarantined_bytes_.load(std::memory_order_relaxed),
-                       " in quarantine, the cap is ", options_.max_bytes.value(),
+                       " in quarantine, the cap is ", max_bytes().value(),
                        " bytes of each: give pages back, raise max_bytes, or reset the device and "
                        "release the quarantine"));
     case Failure::kMemory:

@@ -130,6 +130,13 @@ class PoolCore : public std::enable_shared_from_this<PoolCore> {
 
   void set_order(unsigned order) { order_.store(order, std::memory_order_relaxed); }
   unsigned order() const { return order_.load(std::memory_order_relaxed); }
+  void set_limits(unsigned order, unsigned min_order, Bytes max_bytes) {
+    min_order_.store(min_order, std::memory_order_relaxed);
+    max_bytes_.store(max_bytes.value(), std::memory_order_relaxed);
+    set_order(order);
+  }
+  unsigned min_order() const { return min_order_.load(std::memory_order_relaxed); }
+  Bytes max_bytes() const { return Bytes{max_bytes_.load(std::memory_order_relaxed)}; }
   size_t pages_in_use() const { return pages_.Get() - free_pages_ - unmapped_pages_; }
   const PagePool::Options& options() const { return options_; }
   dma::Policy policy() const { return policy_; }
@@ -189,6 +196,8 @@ class PoolCore : public std::enable_shared_from_this<PoolCore> {
   // Owner only, except where atomic.
   Stacks free_;  // mapped, by order
   std::atomic<unsigned> order_;
+  std::atomic<unsigned> min_order_;
+  std::atomic<uint64_t> max_bytes_;
   uint32_t retry_in_ = 0;  // small pages to come back until the wanted order is tried again
   size_t free_pages_ = 0;
   size_t unmapped_pages_ = 0;

@@ -66,6 +66,20 @@ class Port {
   // one, which would else wait for them.
   virtual absl::Status Stop() = 0;
 
+  // Changes ring size, MTU, headroom, page order and queue counts; the other options must be as
+  // they are. Running or not; by the control thread, while no other call is running. Packets that
+  // the application holds stay good. What was received and not asked for comes first afterwards,
+  // also what queues held that are no more; what is to be sent is sent before. Frames that arrive
+  // meanwhile are the device's to keep or to lose.
+  //
+  // InvalidArgument or FailedPrecondition: nothing was changed, not even for a moment. Any other
+  // error: it could not be done, and the port is as before; or, if that failed too, stopped. The
+  // message says which. Unimplemented where the backend cannot.
+  virtual absl::Status Reconfigure(const PortOptions& options);
+  // The page order alone, under traffic: pages made from now on. Control thread; queues may be in
+  // use.
+  virtual absl::Status SetPageOrder(unsigned order);
+
   virtual size_t Receive(uint32_t queue, std::span<Packet> burst) = 0;
   virtual size_t Transmit(uint32_t queue, std::span<Packet> burst) = 0;
   virtual size_t Reap(uint32_t queue) = 0;
@@ -83,7 +97,7 @@ class Port {
   }
 
   // The pool the buffers of a receive queue come from; owner: that queue's thread. Lives as long as
-  // the port.
+  // the port, also when the queue was taken away.
   virtual frag::PagePool& rx_pool(uint32_t queue) = 0;
   // Says that fragments of `pool` are released by the same thread that uses transmit queue `queue`,
   // so they need no atomics. nullptr (the default): fragments of any pool come back through the

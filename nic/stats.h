@@ -29,6 +29,7 @@ struct RxQueueStats {
   uint64_t left_at_stop = 0;      // frames received and not yet asked for when the port stopped
   uint64_t doorbells = 0;
   uint64_t posted = 0;        // now: buffers the device holds
+  uint64_t kept = 0;          // now: received before a change of the port, and not asked for yet
   uint64_t device_error = 0;  // now: not 0 when the device has stopped the queue by itself
 };
 

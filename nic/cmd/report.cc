@@ -55,6 +55,7 @@ Json RxJson(const RxQueueStats& s) {
           {"left_at_stop", s.left_at_stop},
           {"doorbells", s.doorbells},
           {"posted", s.posted},
+          {"kept", s.kept},
           {"device_error", s.device_error}};
 }
 

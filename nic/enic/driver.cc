@@ -63,7 +63,14 @@ absl::Status DriverBase::CheckOptions(const DriverOptions& options, size_t rx_qu
 }
 
 DriverBase::DriverBase(Vnic vnic, const DriverOptions& options, size_t rx_queues, size_t tx_queues)
-    : vnic_(std::move(vnic)), options_(options), drops_(rx_queues) {
+    : vnic_(std::move(vnic)) {
+  SetShape(options, rx_queues, tx_queues);
+}
+
+void DriverBase::SetShape(const DriverOptions& options, size_t rx_queues, size_t tx_queues) {
+  options_ = options;
+  rx_control_.clear();
+  tx_control_.clear();
   for (size_t i = 0; i < rx_queues; ++i) {
     const uint32_t index = static_cast<uint32_t>(i);
     rx_control_.push_back({absl::StrCat(vnic_.name(), " rq ", i), vnic_.rq(index, index)});
@@ -74,21 +81,27 @@ DriverBase::DriverBase(Vnic vnic, const DriverOptions& options, size_t rx_queues
         {absl::StrCat(vnic_.name(), " wq ", i),
          vnic_.wq(static_cast<uint32_t>(i), static_cast<uint32_t>(rx_queues + i))});
   }
+  while (drops_.size() < rx_queues) drops_.emplace_back();
+}
+
+absl::Status DriverBase::CheckShape(const DriverOptions& options, size_t rx_queues,
+                                    size_t tx_queues) const {
+  if (absl::Status s = CheckOptions(options, rx_queues, tx_queues); !s.ok()) return s;
+  if (absl::Status s = CheckResources(options, rx_queues, tx_queues); !s.ok()) return s;
+  return CheckSpec(options);
 }
 
 uint32_t DriverBase::max_frame() const {
   return std::min(options_.mtu + kFrameOverhead, kMaxTxFrame);
 }
 
-absl::Status DriverBase::CheckResources() const {
-  const size_t rx = rx_control_.size();
-  const size_t tx = tx_control_.size();
+absl::Status DriverBase::CheckResources(const DriverOptions& options, size_t rx, size_t tx) const {
   if (rx > vnic_.rq_count()) return TooMany(name(), "receive queues", rx, vnic_.rq_count());
   if (tx > vnic_.wq_count()) return TooMany(name(), "transmit queues", tx, vnic_.wq_count());
   if (rx + tx > vnic_.cq_count()) {
     return TooMany(name(), "receive and transmit queues", rx + tx, vnic_.cq_count());
   }
-  if (options_.interrupts && rx > vnic_.intr_count()) {
+  if (options.interrupts && rx > vnic_.intr_count()) {
     return TooMany(name(), "receive queues with interrupts", rx, vnic_.intr_count());
   }
   // What an indirection table entry can name.
@@ -96,18 +109,18 @@ absl::Status DriverBase::CheckResources() const {
   return absl::OkStatus();
 }
 
-absl::Status DriverBase::CheckSpec() const {
+absl::Status DriverBase::CheckSpec(const DriverOptions& options) const {
   const DevSpec& spec = vnic_.spec();
   const auto above = [](uint32_t asked, uint32_t limit) { return limit != 0 && asked > limit; };
   const uint32_t ring = std::min(spec.rq_descriptors == 0 ? kMaxRing : spec.rq_descriptors,
                                  spec.wq_descriptors == 0 ? kMaxRing : spec.wq_descriptors);
-  if (above(options_.ring_size, ring)) {
-    return absl::FailedPreconditionError(absl::StrCat(name(), ": ring size ", options_.ring_size,
+  if (above(options.ring_size, ring)) {
+    return absl::FailedPreconditionError(absl::StrCat(name(), ": ring size ", options.ring_size,
                                                       ": this device allows at most ", ring));
   }
-  if (above(options_.mtu, spec.mtu)) {
+  if (above(options.mtu, spec.mtu)) {
     return absl::FailedPreconditionError(
-        absl::StrCat(name(), ": mtu ", options_.mtu, ": this device allows at most ", spec.mtu));
+        absl::StrCat(name(), ": mtu ", options.mtu, ": this device allows at most ", spec.mtu));
   }
   return absl::OkStatus();
 }
@@ -165,7 +178,7 @@ dma::Nanos DriverBase::Deadline::ToHalt() const { return std::max(Left(total_), 
 uint64_t DriverBase::DeviceDrops(size_t rx) const {
   const DropCount& count = drops_[rx];
   const uint64_t before = count.before.load(std::memory_order_relaxed);
-  if (!running_.load(std::memory_order_relaxed)) return before;
+  if (!running_.load(std::memory_order_relaxed) || rx >= rx_control_.size()) return before;
   const uint32_t now = rx_control_[rx].registers.queue.Read32(OffsetOf(RqReg::kDroppedPacketCount));
   if (now == kAllOnes) return before;  // the device is gone
   return before + (now - count.origin.load(std::memory_order_relaxed));
@@ -182,10 +195,12 @@ void DriverBase::EndDropCount(size_t rx) {
 }
 
 uint32_t DriverBase::RxError(size_t rx) const {
+  if (rx >= rx_control_.size()) return 0;  // at rest
   return rx_control_[rx].registers.queue.Read32(OffsetOf(RqReg::kErrorStatus));
 }
 
 uint32_t DriverBase::TxError(size_t tx) const {
+  if (tx >= tx_control_.size()) return 0;
   return tx_control_[tx].registers.queue.Read32(OffsetOf(WqReg::kErrorStatus));
 }
 

@@ -6,7 +6,7 @@
 // TxQueue. Where receive buffers come from and how transmitted ones are addressed are template
 // arguments; the default is page fragments that stay mapped.
 //
-// Not done: scattered receive, changes while running.
+// Not done: scattered receive.
 //
 // Start and Stop: one control thread, while no queue is used. Each queue: one thread at a time.
 // Device and registers outlive the driver, which stops when it dies.
@@ -59,6 +59,8 @@ class DriverBase {
   const std::string& name() const { return vnic_.name(); }
   const DriverOptions& options() const { return options_; }
   uint32_t max_frame() const;  // bytes, without FCS
+  // Whether Reshape would do this. What the device itself allows is known after a first Start.
+  absl::Status CheckShape(const DriverOptions& options, size_t rx_queues, size_t tx_queues) const;
   // After a first Start.
   const std::array<uint8_t, 6>& mac() const { return vnic_.mac(); }
 
@@ -71,9 +73,10 @@ class DriverBase {
 
   DriverBase(Vnic vnic, const DriverOptions& options, size_t rx_queues, size_t tx_queues);
   // The resource table has what is asked for.
-  absl::Status CheckResources() const;
+  absl::Status CheckResources(const DriverOptions& options, size_t rx, size_t tx) const;
   // What the device said when it was opened.
-  absl::Status CheckSpec() const;
+  absl::Status CheckSpec(const DriverOptions& options) const;
+  void SetShape(const DriverOptions& options, size_t rx_queues, size_t tx_queues);
   absl::Status QuiesceAll();
   // Receive settings were accepted and no queue refused its set-up.
   absl::Status EnableDevice();
@@ -105,7 +108,8 @@ class DriverBase {
   uint32_t TxError(size_t tx) const;
 
   Vnic vnic_;
-  const DriverOptions options_;
+  DriverOptions options_;
+  // As many as there are queues now; there may be more RxQueues and TxQueues, at rest.
   std::vector<Control> rx_control_;
   std::vector<Control> tx_control_;
   std::deque<DropCount> drops_;
@@ -134,14 +138,28 @@ class Driver final : public DriverBase {
   // What it does not let go of is quarantined and named in the error; the driver has stopped all
   // the same. Idempotent.
   absl::Status Stop();
+  // Stop, but frames that the device has completed and nobody has received stay with the queues:
+  // the next Receive hands them out, on a ring of any size.
+  absl::Status Suspend();
+  // Start after Suspend: a failure does not lose those frames either.
+  absl::Status Resume();
+  // Another shape, while it does not run: options, and queues by the number of sources and
+  // addressings, of which all sources and only new addressings are used. Queues that are left over
+  // rest and keep their counters; frames that they have kept go to another. On failure nothing is
+  // changed.
+  absl::Status Reshape(const DriverOptions& options, std::vector<Source> sources,
+                       std::vector<Addressing> addressings);
   bool running() const { return running_.load(std::memory_order_relaxed); }
 
-  size_t rx_count() const { return rx_.size(); }
-  size_t tx_count() const { return tx_.size(); }
+  size_t rx_count() const { return rx_control_.size(); }
+  size_t tx_count() const { return tx_control_.size(); }
+  // Those at rest included.
+  size_t rx_made() const { return rx_.size(); }
+  size_t tx_made() const { return tx_.size(); }
   Rx& rx(size_t i) { return rx_[i]; }
   Tx& tx(size_t i) { return tx_[i]; }
 
-  // Any thread.
+  // Any thread, not while Reshape runs. Of any queue that was made.
   RxQueueStats rx_stats(size_t i) const;
   TxQueueStats tx_stats(size_t i) const;
 
@@ -151,8 +169,11 @@ class Driver final : public DriverBase {
   absl::Status SetUpQueues();
   absl::Status FillQueues();
   void Drain(const Deadline& deadline);
-  void TakeDown(const Deadline& deadline, std::string& problems);
-  void StopRx(size_t i, const Deadline& deadline, std::string& problems);
+  absl::Status Begin(bool keep);
+  absl::Status End(bool keep);
+  void AddQueues(std::vector<Source>& sources, std::vector<Addressing>& addressings);
+  void TakeDown(const Deadline& deadline, bool keep, std::string& problems);
+  void StopRx(size_t i, const Deadline& deadline, bool keep, std::string& problems);
   void StopTx(size_t i, const Deadline& deadline, std::string& problems);
 
   std::deque<Rx> rx_;

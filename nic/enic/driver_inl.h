@@ -4,6 +4,7 @@
 #ifndef DMAKIT_NIC_ENIC_DRIVER_INL_H_
 #define DMAKIT_NIC_ENIC_DRIVER_INL_H_
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,22 +44,58 @@ absl::StatusOr<std::unique_ptr<Driver<Source, Addressing>>> Driver<Source, Addre
   if (!vnic.ok()) return vnic.status();
   std::unique_ptr<Driver> driver(
       new Driver(*std::move(vnic), options, sources.size(), addressings.size()));
-  if (absl::Status s = driver->CheckResources(); !s.ok()) return s;
-  for (Source& source : sources) {
-    const uint32_t index = static_cast<uint32_t>(driver->rx_.size());
-    driver->rx_.emplace_back(index, std::move(source));
-  }
-  for (Addressing& addressing : addressings) {
-    const uint32_t index = static_cast<uint32_t>(driver->tx_.size());
-    driver->tx_.emplace_back(index, driver->max_frame(), std::move(addressing));
-  }
+  absl::Status there = driver->CheckResources(options, sources.size(), addressings.size());
+  if (!there.ok()) return there;
+  driver->AddQueues(sources, addressings);
   return driver;
+}
+
+template <RxBufferSource Source, TxAddressing Addressing>
+void Driver<Source, Addressing>::AddQueues(std::vector<Source>& sources,
+                                           std::vector<Addressing>& addressings) {
+  while (rx_.size() < sources.size()) {
+    const uint32_t index = static_cast<uint32_t>(rx_.size());
+    rx_.emplace_back(index, std::move(sources[index]));
+  }
+  while (tx_.size() < addressings.size()) {
+    const uint32_t index = static_cast<uint32_t>(tx_.size());
+    tx_.emplace_back(index, max_frame(), std::move(addressings[index]));
+  }
+}
+
+template <RxBufferSource Source, TxAddressing Addressing>
+absl::Status Driver<Source, Addressing>::Reshape(const DriverOptions& options,
+                                                 std::vector<Source> sources,
+                                                 std::vector<Addressing> addressings) {
+  if (running()) return absl::FailedPreconditionError(name() + ": runs; suspend it first");
+  absl::Status checked = CheckShape(options, sources.size(), addressings.size());
+  if (!checked.ok()) return checked;
+  SetShape(options, sources.size(), addressings.size());
+  for (size_t i = 0; i < std::min(rx_.size(), sources.size()); ++i) {
+    rx_[i].ReplaceSource(std::move(sources[i]));
+  }
+  for (size_t i = sources.size(); i < rx_.size(); ++i) {
+    if (!sources.empty()) rx_[i].MoveKept(rx_[i % sources.size()]);
+  }
+  for (Tx& tx : tx_) tx.SetMaxFrame(max_frame());
+  AddQueues(sources, addressings);
+  return absl::OkStatus();
 }
 
 // --- Up ------------------------------------------------------------------------------------------
 
 template <RxBufferSource Source, TxAddressing Addressing>
 absl::Status Driver<Source, Addressing>::Start() {
+  return Begin(/*keep=*/false);
+}
+
+template <RxBufferSource Source, TxAddressing Addressing>
+absl::Status Driver<Source, Addressing>::Resume() {
+  return Begin(/*keep=*/true);
+}
+
+template <RxBufferSource Source, TxAddressing Addressing>
+absl::Status Driver<Source, Addressing>::Begin(bool keep) {
   if (running()) return absl::FailedPreconditionError(name() + ": is started; stop it first");
   absl::Status status = BringUp();
   if (status.ok()) {
@@ -66,7 +103,7 @@ absl::Status Driver<Source, Addressing>::Start() {
     return status;
   }
   std::string problems;
-  TakeDown(Deadline(vnic_.device().waiter(), options_.stop_deadline), problems);
+  TakeDown(Deadline(vnic_.device().waiter(), options_.stop_deadline), keep, problems);
   return status;
 }
 
@@ -74,11 +111,11 @@ absl::Status Driver<Source, Addressing>::Start() {
 template <RxBufferSource Source, TxAddressing Addressing>
 absl::Status Driver<Source, Addressing>::BringUp() {
   if (absl::Status s = vnic_.Open(); !s.ok()) return s;
-  if (absl::Status s = CheckSpec(); !s.ok()) return s;
+  if (absl::Status s = CheckSpec(options_); !s.ok()) return s;
   if (absl::Status s = QuiesceAll(); !s.ok()) return s;
   if (absl::Status s = SetUpQueues(); !s.ok()) return s;
   absl::Status configured =
-      vnic_.ConfigureReceive(static_cast<uint32_t>(rx_.size()), options_.vlan_strip);
+      vnic_.ConfigureReceive(static_cast<uint32_t>(rx_count()), options_.vlan_strip);
   if (!configured.ok()) return configured;
   if (absl::Status s = FillQueues(); !s.ok()) return s;
   return EnableDevice();
@@ -86,7 +123,7 @@ absl::Status Driver<Source, Addressing>::BringUp() {
 
 template <RxBufferSource Source, TxAddressing Addressing>
 absl::Status Driver<Source, Addressing>::SetUpQueues() {
-  for (size_t i = 0; i < rx_.size(); ++i) {
+  for (size_t i = 0; i < rx_count(); ++i) {
     const Control& control = rx_control_[i];
     auto memory = AllocateQueue(vnic_.device(), options_.ring_size, control.label);
     if (!memory.ok()) return memory.status();
@@ -101,7 +138,7 @@ absl::Status Driver<Source, Addressing>::SetUpQueues() {
                   interrupt);
     BeginDropCount(i);
   }
-  for (size_t i = 0; i < tx_.size(); ++i) {
+  for (size_t i = 0; i < tx_count(); ++i) {
     const Control& control = tx_control_[i];
     auto memory = AllocateQueue(vnic_.device(), options_.ring_size, control.label);
     if (!memory.ok()) return memory.status();
@@ -114,7 +151,7 @@ absl::Status Driver<Source, Addressing>::SetUpQueues() {
 // Enic sheet 3.1: enable, then post.
 template <RxBufferSource Source, TxAddressing Addressing>
 absl::Status Driver<Source, Addressing>::FillQueues() {
-  for (size_t i = 0; i < rx_.size(); ++i) {
+  for (size_t i = 0; i < rx_count(); ++i) {
     EnableQueue(rx_control_[i]);
     if (rx_[i].Fill() == 0) {
       return internal::NoBuffer(rx_control_[i].label, internal::WhyNoBuffer(rx_[i].source()));
@@ -128,11 +165,26 @@ absl::Status Driver<Source, Addressing>::FillQueues() {
 
 template <RxBufferSource Source, TxAddressing Addressing>
 absl::Status Driver<Source, Addressing>::Stop() {
-  if (!running()) return absl::OkStatus();
+  return End(/*keep=*/false);
+}
+
+template <RxBufferSource Source, TxAddressing Addressing>
+absl::Status Driver<Source, Addressing>::Suspend() {
+  return End(/*keep=*/true);
+}
+
+template <RxBufferSource Source, TxAddressing Addressing>
+absl::Status Driver<Source, Addressing>::End(bool keep) {
+  if (!running()) {
+    if (!keep) {
+      for (Rx& rx : rx_) rx.DropKept();
+    }
+    return absl::OkStatus();
+  }
   const Deadline deadline(vnic_.device().waiter(), options_.stop_deadline);
   Drain(deadline);
   std::string problems;
-  TakeDown(deadline, problems);
+  TakeDown(deadline, keep, problems);
   running_.store(false, std::memory_order_relaxed);
   return internal::Problems(name(), problems);
 }
@@ -140,7 +192,7 @@ absl::Status Driver<Source, Addressing>::Stop() {
 // A queue that the device has stopped by itself sends nothing any more.
 template <RxBufferSource Source, TxAddressing Addressing>
 void Driver<Source, Addressing>::Drain(const Deadline& deadline) {
-  for (size_t i = 0; i < tx_.size(); ++i) {
+  for (size_t i = 0; i < tx_count(); ++i) {
     const bool drained = dma::PollUntil(vnic_.device().waiter(), deadline.ToDrain(), [&] {
       tx_[i].Reap();
       return tx_[i].packets_in_flight() == 0 || TxError(i) != 0;
@@ -150,13 +202,17 @@ void Driver<Source, Addressing>::Drain(const Deadline& deadline) {
 }
 
 template <RxBufferSource Source, TxAddressing Addressing>
-void Driver<Source, Addressing>::TakeDown(const Deadline& deadline, std::string& problems) {
+void Driver<Source, Addressing>::TakeDown(const Deadline& deadline, bool keep,
+                                          std::string& problems) {
   if (absl::Status s = vnic_.Disable(); !s.ok()) {
     internal::AddProblem(problems, s);
   }
   vnic_.MaskInterrupts();
-  for (size_t i = 0; i < tx_.size(); ++i) StopTx(i, deadline, problems);
-  for (size_t i = 0; i < rx_.size(); ++i) StopRx(i, deadline, problems);
+  for (size_t i = 0; i < tx_count(); ++i) StopTx(i, deadline, problems);
+  for (size_t i = 0; i < rx_count(); ++i) StopRx(i, deadline, keep, problems);
+  if (!keep) {
+    for (Rx& rx : rx_) rx.DropKept();  // those at rest too
+  }
   if (absl::Status s = vnic_.Close(); !s.ok()) {
     internal::AddProblem(problems, s);
   }
@@ -182,12 +238,13 @@ void Driver<Source, Addressing>::StopTx(size_t i, const Deadline& deadline, std:
 }
 
 template <RxBufferSource Source, TxAddressing Addressing>
-void Driver<Source, Addressing>::StopRx(size_t i, const Deadline& deadline, std::string& problems) {
+void Driver<Source, Addressing>::StopRx(size_t i, const Deadline& deadline, bool keep,
+                                        std::string& problems) {
   if (!rx_[i].attached()) return;
   const Control& control = rx_control_[i];
   const Halt halt = HaltRq(control.registers.queue, vnic_.device().waiter(), deadline.ToHalt());
   EndDropCount(i);
-  if (halt == Halt::kStopped) return rx_[i].Reclaim();
+  if (halt == Halt::kStopped) return rx_[i].Reclaim(keep);
   QueueMemory memory = rx_[i].Abandon();
   QuarantineRing(vnic_.device(), control.label, Describe(halt), std::move(memory.ring));
   QuarantineRing(vnic_.device(), control.label, Describe(halt), std::move(memory.completions));

@@ -12,39 +12,35 @@
 
 namespace dmakit::nic::enic {
 
+namespace {
+
+DriverOptions DriverOptionsOf(const PortOptions& options) {
+  return {.ring_size = options.ring_size,
+          .mtu = options.mtu,
+          .vlan_strip = options.vlan_strip,
+          .interrupts = options.interrupts,
+          .coalescing = options.coalescing,
+          .stop_deadline = options.stop_deadline};
+}
+
+absl::StatusOr<RxPoolPlan> PlanOf(const PortOptions& options) {
+  return PlanRxPool(options, options.ring_size - 1);
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Port>> Port::Create(std::unique_ptr<dma::Device> device,
                                                    const dma::MmioRegion& bar0,
                                                    const PortOptions& options,
                                                    PortInterrupts interrupts) {
-  const DriverOptions driver_options{.ring_size = options.ring_size,
-                                     .mtu = options.mtu,
-                                     .vlan_strip = options.vlan_strip,
-                                     .interrupts = options.interrupts,
-                                     .coalescing = options.coalescing,
-                                     .stop_deadline = options.stop_deadline};
+  const DriverOptions driver_options = DriverOptionsOf(options);
   absl::Status checked =
       DriverBase::CheckOptions(driver_options, options.rx_queues, options.tx_queues);
   if (!checked.ok()) return checked;
   std::unique_ptr<Port> port(new Port(std::move(device), options));
-  dma::Device& d = *port->device_;
-
-  absl::StatusOr<RxPoolPlan> plan = PlanRxPool(options, options.ring_size - 1);
-  if (!plan.ok()) return plan.status();
-  std::vector<FragSource> sources;
-  for (uint32_t i = 0; i < options.rx_queues; ++i) {
-    auto pool = NewRxPool(d.address_space(), options, *plan,
-                          absl::StrCat(std::string(d.name()), " rq ", i, " buffers"), d.waiter());
-    if (!pool.ok()) return pool.status();
-    port->pools_.push_back(*std::move(pool));
-    // A frame longer than the MTU allows does not fit: the device reports it and drops it.
-    auto source =
-        FragSource::Create(*port->pools_.back(), {.size = plan->buffer_size,
-                                                  .headroom = options.headroom,
-                                                  .capacity = options.mtu + kFrameOverhead});
-    if (!source.ok()) return source.status();
-    sources.push_back(*std::move(source));
-  }
-  auto driver = Driver<>::Create(d, bar0, driver_options, std::move(sources),
+  absl::StatusOr<std::vector<FragSource>> sources = port->MakeSources(options);
+  if (!sources.ok()) return sources.status();
+  auto driver = Driver<>::Create(*port->device_, bar0, driver_options, *std::move(sources),
                                  std::vector<PageAddressing>(options.tx_queues));
   if (!driver.ok()) return driver.status();
   port->driver_ = *std::move(driver);
@@ -53,6 +49,107 @@ absl::StatusOr<std::unique_ptr<Port>> Port::Create(std::unique_ptr<dma::Device> 
     if (!connected.ok()) return connected;
   }
   return port;
+}
+
+absl::StatusOr<std::vector<FragSource>> Port::MakeSources(const PortOptions& options) {
+  absl::StatusOr<RxPoolPlan> plan = PlanOf(options);
+  if (!plan.ok()) return plan.status();
+  std::vector<FragSource> sources;
+  for (uint32_t i = 0; i < options.rx_queues; ++i) {
+    if (i < pools_.size()) {
+      // Old pages stay for as long as somebody has them.
+      const Bytes held{pools_[i]->stats().bytes};
+      absl::Status s = pools_[i]->SetLimits(plan->order, plan->min_order, plan->max_bytes + held);
+      if (!s.ok()) return s;
+    } else {
+      auto pool = NewRxPool(device_->address_space(), options, *plan,
+                            absl::StrCat(std::string(device_->name()), " rq ", i, " buffers"),
+                            device_->waiter());
+      if (!pool.ok()) return pool.status();
+      pools_.push_back(*std::move(pool));
+    }
+    // A frame longer than the MTU allows does not fit: the device reports it and drops it.
+    auto source = FragSource::Create(*pools_[i], {.size = plan->buffer_size,
+                                                  .headroom = options.headroom,
+                                                  .capacity = options.mtu + kFrameOverhead});
+    if (!source.ok()) return source.status();
+    sources.push_back(*std::move(source));
+  }
+  return sources;
+}
+
+// --- Changes -------------------------------------------------------------------------------------
+
+absl::Status Port::CheckChange(const PortOptions& options) const {
+  const auto fixed = [&](bool same, const char* what) {
+    return same ? absl::OkStatus()
+                : absl::InvalidArgumentError(
+                      absl::StrCat(driver_->name(), ": ", what,
+                                   " cannot be changed while the port is open; open it anew"));
+  };
+  for (const absl::Status& s : {
+           fixed(options.policy == options_.policy, "policy"),
+           fixed(options.vlan_strip == options_.vlan_strip, "vlan_strip"),
+           fixed(options.interrupts == options_.interrupts, "interrupts"),
+           fixed(options.coalescing == options_.coalescing, "coalescing"),
+           fixed(options.extra_pages == options_.extra_pages, "extra_pages"),
+           fixed(options.stop_deadline == options_.stop_deadline, "stop_deadline"),
+           driver_->CheckShape(DriverOptionsOf(options), options.rx_queues, options.tx_queues),
+           PlanOf(options).status(),
+       }) {
+    if (!s.ok()) return s;
+  }
+  if (options.interrupts && options.rx_queues > interrupts_.notifiers.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        driver_->name(), ": receive queues ", options.rx_queues, ": there are notifiers for ",
+        interrupts_.notifiers.size(), "; open the port with as many queues as it will have"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Port::Apply(const PortOptions& options) {
+  absl::StatusOr<std::vector<FragSource>> sources = MakeSources(options);
+  if (!sources.ok()) return sources.status();
+  absl::Status s = driver_->Reshape(DriverOptionsOf(options), *std::move(sources),
+                                    std::vector<PageAddressing>(options.tx_queues));
+  if (!s.ok()) return s;
+  for (size_t i = options.rx_queues; i < driver_->rx_made(); ++i) driver_->rx(i).source().Rest();
+  options_ = options;
+  return absl::OkStatus();
+}
+
+absl::Status Port::Reconfigure(const PortOptions& options) {
+  if (absl::Status s = CheckChange(options); !s.ok()) return s;
+  const bool running = driver_->running();
+  if (absl::Status s = driver_->Suspend(); !s.ok()) {
+    RestPools();
+    return absl::Status(s.code(), absl::StrCat(s.message(), "; the port is stopped"));
+  }
+  const PortOptions before = options_;
+  absl::Status status = Apply(options);
+  if (status.ok() && running) status = driver_->Resume();
+  if (status.ok()) return status;
+  absl::Status back = Apply(before);
+  if (back.ok() && running) back = driver_->Resume();
+  if (!back.ok()) RestPools();
+  // Not as an argument that was refused: the port did pause.
+  return absl::AbortedError(absl::StrCat(
+      driver_->name(), ": not changed: ", status.message(), "; ",
+      back.ok() ? "the port is as before" : absl::StrCat("the port is stopped: ", back.message())));
+}
+
+absl::Status Port::SetPageOrder(unsigned order) {
+  PortOptions options = options_;
+  options.page_order = order;
+  absl::StatusOr<RxPoolPlan> plan = PlanOf(options);
+  if (!plan.ok()) return plan.status();
+  for (uint32_t i = 0; i < options.rx_queues; ++i) {
+    const Bytes held{pools_[i]->stats().bytes};
+    absl::Status s = pools_[i]->SetLimits(plan->order, plan->min_order, plan->max_bytes + held);
+    if (!s.ok()) return s;
+  }
+  options_ = options;
+  return absl::OkStatus();
 }
 
 absl::Status Port::ConnectInterrupts(PortInterrupts interrupts) {
@@ -89,7 +186,7 @@ absl::Status Port::Stop() {
   dma::Waiter& waiter = device_->waiter();
   const dma::Nanos start = waiter.Now();
   const absl::Status stopped = driver_->Stop();
-  for (size_t i = 0; i < pools_.size(); ++i) driver_->rx(i).source().Rest();
+  for (size_t i = 0; i < driver_->rx_made(); ++i) driver_->rx(i).source().Rest();
 
   const dma::Nanos passed = std::max(waiter.Now() - start, dma::Nanos{0});  // time may go back
   const bool returned = dma::PollUntil(waiter, options_.stop_deadline - passed, [&] {
@@ -113,10 +210,8 @@ uint64_t Port::PagesHeld(size_t i) const {
 }
 
 void Port::RestPools() {
-  for (size_t i = 0; i < pools_.size(); ++i) {
-    driver_->rx(i).source().Rest();
-    pools_[i]->Fold();
-  }
+  for (size_t i = 0; i < driver_->rx_made(); ++i) driver_->rx(i).source().Rest();
+  for (const std::unique_ptr<frag::PagePool>& pool : pools_) pool->Fold();
   // Under the deferred policy their pages now wait for a flush. What fails is quarantined.
   dma::FlushQueue* const queue = device_->address_space().flush_queue();
   if (queue != nullptr && !pools_.empty()) queue->Flush().IgnoreError();
@@ -138,12 +233,12 @@ std::string Port::DescribeHeld() const {
 PortStats Port::stats() const {
   PortStats stats;
   stats.name = driver_->name();
-  stats.queues.resize(std::max(driver_->rx_count(), driver_->tx_count()));
-  for (size_t i = 0; i < driver_->rx_count(); ++i) {
+  stats.queues.resize(std::max(driver_->rx_made(), driver_->tx_made()));
+  for (size_t i = 0; i < driver_->rx_made(); ++i) {
     stats.queues[i].rx = driver_->rx_stats(i);
     stats.queues[i].pool = pools_[i]->stats();
   }
-  for (size_t i = 0; i < driver_->tx_count(); ++i) stats.queues[i].tx = driver_->tx_stats(i);
+  for (size_t i = 0; i < driver_->tx_made(); ++i) stats.queues[i].tx = driver_->tx_stats(i);
   return stats;
 }
 

@@ -47,6 +47,8 @@ class Port final : public nic::Port {
 
   absl::Status Start() override;
   absl::Status Stop() override;
+  absl::Status Reconfigure(const PortOptions& options) override;
+  absl::Status SetPageOrder(unsigned order) override;
 
   size_t Receive(uint32_t queue, std::span<Packet> burst) override {
     return driver_->rx(queue).Receive(burst);
@@ -73,6 +75,10 @@ class Port final : public nic::Port {
       : device_(std::move(device)), options_(options) {}
 
   absl::Status ConnectInterrupts(PortInterrupts interrupts);
+  absl::Status CheckChange(const PortOptions& options) const;
+  // Pools and sources for `options`; pools there are get other limits, and lose nothing.
+  absl::StatusOr<std::vector<FragSource>> MakeSources(const PortOptions& options);
+  absl::Status Apply(const PortOptions& options);
   // Pages of queue `i` that somebody holds; not those that wait for a flush.
   uint64_t PagesHeld(size_t i) const;
   void RestPools();
@@ -80,7 +86,7 @@ class Port final : public nic::Port {
 
   // Destroyed in reverse: the driver gives its buffers to the pools, which unmap from the device.
   std::unique_ptr<dma::Device> device_;
-  const PortOptions options_;
+  PortOptions options_;
   PortInterrupts interrupts_;
   std::vector<std::unique_ptr<frag::PagePool>> pools_;
   std::unique_ptr<Driver<>> driver_;

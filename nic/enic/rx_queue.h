@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "dma/mmio.h"
 #include "nic/enic/completion_ring.h"
@@ -59,6 +60,8 @@ class RxQueue {
   // Hands out up to burst.size() packets and posts as many buffers as it can get. Looks at one
   // lap of completions at most, so a device that completes without end cannot hold it.
   size_t Receive(std::span<Packet> burst) {
+    if (next_kept_ != kept_.size()) [[unlikely]]
+      return ReceiveKept(burst);
     size_t got = 0;
     uint64_t bytes = 0;
     Words entry;
@@ -104,7 +107,8 @@ class RxQueue {
     size_ = memory_.ring.count();
     most_posted_ = size_ - 1;
     completions_ = CompletionRing(memory_.completions.at(0), size_);
-    if (slots_ == nullptr) slots_ = std::make_unique<RxBuffer[]>(size_);
+    if (slots_size_ != size_) slots_ = std::make_unique<RxBuffer[]>(size_);
+    slots_size_ = size_;
     to_clean_ = to_use_ = posted_ = 0;
   }
   // Once the device has been told to run (sheet 3.1: enable first, then post). Buffers posted.
@@ -112,20 +116,49 @@ class RxQueue {
     Refill(watch_.on());
     return posted_;
   }
-  // The device has let go: gives the posted buffers back, and counts frames nobody asked for.
-  void Reclaim() {
-    CountUnread();
+  // The device has let go: gives the posted buffers back. Frames that nobody has asked for are kept
+  // for the next Receive, or counted.
+  void Reclaim(bool keep) {
+    if (keep) {
+      KeepUnread();
+    } else {
+      CountUnread();
+      DropKept();
+    }
     for (const bool watched = watch_.on(); posted_ > 0; --posted_) PutUnused(TakeSlot(), watched);
     Forget();
   }
   // The device may still write to them: buffers stay out, for the pool's end to quarantine them.
   QueueMemory Abandon() {
+    DropKept();
     QueueMemory memory = std::move(memory_);
     Forget();
     return memory;
   }
+  // Gives up what Reclaim kept, and counts it. They are packets: the source has handed them over.
+  void DropKept() {
+    for (; next_kept_ < kept_.size(); ++next_kept_) {
+      const Segment& segment = kept_[next_kept_].segments[0];
+      source_.Put({.page = segment.page, .offset = segment.offset, .capacity = segment.length});
+      left_at_stop_.Add();
+    }
+    kept_.clear();
+    next_kept_ = 0;
+    kept_now_.Set(0);
+  }
   bool attached() const { return size_ != 0; }
   Source& source() { return source_; }
+  // While it is not attached, and no packet is kept of it. The old one ends.
+  void ReplaceSource(Source source) { source_ = std::move(source); }
+  size_t kept() const { return kept_.size() - next_kept_; }
+  void MoveKept(RxQueue& to) {
+    to.kept_.insert(to.kept_.end(), kept_.begin() + static_cast<std::ptrdiff_t>(next_kept_),
+                    kept_.end());
+    kept_.clear();
+    next_kept_ = 0;
+    kept_now_.Set(0);
+    to.kept_now_.Set(to.kept());
+  }
 
   // Any thread. device_no_buffer and device_error are the driver's to add.
   RxQueueStats stats() const {
@@ -140,6 +173,7 @@ class RxQueue {
     s.left_at_stop = left_at_stop_.Get();
     s.doorbells = doorbells_.Get();
     s.posted = posted_now_.Get();
+    s.kept = kept_now_.Get();
     s.dropped = s.bad_fcs + s.truncated + s.bad_completions;
     return s;
   }
@@ -252,6 +286,32 @@ class RxQueue {
     }
   }
 
+  void KeepUnread() {
+    const bool watched = watch_.on();
+    Words entry;
+    Packet packet;
+    for (uint32_t looked = 0; looked < size_ && completions_.Next(entry); ++looked) {
+      if (Deliver(DecodeCqRq(entry), packet, watched)) kept_.push_back(packet);
+    }
+    kept_now_.Set(kept());
+  }
+  [[gnu::noinline]] size_t ReceiveKept(std::span<Packet> burst) {
+    size_t got = 0;
+    for (; got < burst.size() && next_kept_ < kept_.size(); ++got, ++next_kept_) {
+      const Packet& from = kept_[next_kept_];
+      Packet& to = burst[got];
+      to.ResetTo(from.segments[0]);
+      to.rx = from.rx;
+      to.vlan = from.vlan;
+      to.hash = from.hash;
+      to.hash_type = from.hash_type;
+      bytes_.Add(to.length);
+    }
+    frames_.Add(got);
+    kept_now_.Set(kept());
+    return got;
+  }
+
   void Forget() {
     memory_ = {};
     size_ = most_posted_ = posted_ = to_clean_ = to_use_ = 0;
@@ -268,6 +328,11 @@ class RxQueue {
   uint32_t credits_ = 0;  // completions seen and not given back to the interrupt
   bool has_interrupt_ = false;
   std::unique_ptr<RxBuffer[]> slots_;
+  uint32_t slots_size_ = 0;
+  // Received before the ring was changed, and not asked for yet: at most what the rings before
+  // held.
+  std::vector<Packet> kept_;
+  size_t next_kept_ = 0;
   CompletionRing completions_;
   dma::MmioRegion registers_;
   dma::MmioRegion interrupt_;
@@ -276,7 +341,7 @@ class RxQueue {
 
   Counter frames_, bytes_, bad_fcs_, truncated_, bad_completions_, refill_failed_, skipped_;
   Counter left_at_stop_, doorbells_;
-  Counter posted_now_;
+  Counter posted_now_, kept_now_;
 };
 
 }  // namespace dmakit::nic::enic

@@ -24,29 +24,32 @@ TxVerdict PlanOffload(const Packet& packet, uint64_t total, uint32_t max_frame, 
   if (total < kEthernetBytes || total != packet.length || !PrepareTxOffload(packet, headers)) {
     return TxVerdict::kDoesNotFit;
   }
+  WqEnetDesc first;
   if (tag != 0) {
-    plan.insert_vlan = true;
-    plan.vlan = packet.vlan;
+    first.vlan_tag_insert = true;
+    first.vlan_tag = packet.vlan;
   }
   if (tso) {
     if (headers.payload > kMaxHeaderLength) return TxVerdict::kDoesNotFit;
     if (uint32_t{headers.payload} + packet.segment_size + tag > max_frame) {
       return TxVerdict::kTooLong;
     }
-    plan.mode = OffloadMode::kTso;
-    plan.mss = packet.segment_size;
-    plan.header_length = headers.payload;
+    first.offload_mode = OffloadMode::kTso;
+    first.mss = packet.segment_size;
+    first.header_length = headers.payload;
+    plan.first_high = Encode(first).high;
     return TxVerdict::kGood;
   }
   const bool ipv4 = Has(packet.tx, TxFlags::kIpv4Checksum);
   const bool l4 = Has(packet.tx, TxFlags::kL4Checksum);
   if (l4 && !ipv4 && !headers.padded && headers.l4 <= kMaxHeaderLength) {
-    plan.mode = OffloadMode::kCsumL4;
-    plan.header_length = headers.l4;
-    plan.mss = static_cast<uint16_t>(headers.l4 + (headers.tcp ? 16 : 6));
+    first.offload_mode = OffloadMode::kCsumL4;
+    first.header_length = headers.l4;
+    first.mss = static_cast<uint16_t>(headers.l4 + (headers.tcp ? 16 : 6));
   } else {
-    plan.mss = static_cast<uint16_t>((ipv4 ? kCsumIpv4 : 0) | (l4 ? kCsumTcpUdp : 0));
+    first.mss = static_cast<uint16_t>((ipv4 ? kCsumIpv4 : 0) | (l4 ? kCsumTcpUdp : 0));
   }
+  plan.first_high = Encode(first).high;
   return TxVerdict::kGood;
 }
 

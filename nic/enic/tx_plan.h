@@ -15,22 +15,9 @@ namespace dmakit::nic::enic {
 
 struct TxPlan {
   uint32_t pieces = 0;  // descriptors
-  OffloadMode mode = OffloadMode::kCsum;
-  uint16_t mss = 0;
-  uint16_t header_length = 0;
-  bool insert_vlan = false;
-  uint16_t vlan = 0;
-
-  // Of the packet's first segment; address, length and flags are the queue's to fill in.
-  WqEnetDesc First() const {
-    WqEnetDesc d;
-    d.mss = mss;
-    d.header_length = header_length;
-    d.offload_mode = mode;
-    d.vlan_tag_insert = insert_vlan;
-    d.vlan_tag = vlan;
-    return d;
-  }
+  // What the descriptors of the first segment say beside address, length and flags; nothing for a
+  // packet without offloads, so that its descriptors are one addition.
+  uint64_t first_high = 0;
 };
 
 enum class TxVerdict : uint8_t { kGood, kTooLong, kTooManyPieces, kDoesNotFit };

@@ -15,7 +15,6 @@
 #ifndef DMAKIT_NIC_ENIC_TX_QUEUE_H_
 #define DMAKIT_NIC_ENIC_TX_QUEUE_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -123,7 +122,8 @@ class TxQueue {
     size_ = memory_.ring.count();
     most_used_ = size_ - 1;
     completions_ = CompletionRing(memory_.completions.at(0), size_);
-    if (slots_ == nullptr) slots_ = std::make_unique<Slot[]>(size_);
+    if (slots_size_ != size_) slots_ = std::make_unique<Slot[]>(size_);
+    slots_size_ = size_;
     to_clean_ = to_use_ = used_ = 0;
     packets_ = 0;
   }
@@ -146,6 +146,8 @@ class TxQueue {
   bool attached() const { return size_ != 0; }
   uint64_t packets_in_flight() const { return packets_; }
   Addressing& addressing() { return addressing_; }
+  // While it is not attached.
+  void SetMaxFrame(uint32_t max_frame) { max_frame_ = max_frame; }
 
   // Any thread. device_error is the driver's to add.
   TxQueueStats stats() const {
@@ -231,7 +233,7 @@ class TxQueue {
         return false;
       }
       // What is wanted stands in the first segment's (sheet, overrides).
-      PlaceSegment(segment, iova, token, segments++ == 0 ? plan.First() : WqEnetDesc{}, now);
+      PlaceSegment(segment, iova, token, segments++ == 0 ? plan.first_high : 0, now);
     }
     slots_[now.last].frame_bytes = now.bytes;
     to_use_ = now.at;
@@ -252,23 +254,27 @@ class TxQueue {
     uint32_t placed = 0;
     uint32_t bytes = 0;
   };
-  void PlaceSegment(const Segment& segment, Iova iova, uint64_t token, WqEnetDesc descriptor,
+  void PlaceSegment(const Segment& segment, Iova iova, uint64_t token, uint64_t high,
                     Placing& now) {
-    for (uint32_t done = 0; done < segment.length;) {
-      const uint32_t length = std::min(segment.length - done, kMaxPiece);
-      const Iova address = iova + Bytes{done};
-      if (now.watched) [[unlikely]]
-        watch_.Posted(address, length, dma::Direction::kToDevice);
-      done += length;
-      slots_[now.at] = {done == segment.length ? segment : Segment{}, token, 0};
-      descriptor.address = address.value();
-      descriptor.length = LengthField(length);
-      descriptor.eop = descriptor.cq_entry = ++now.placed == now.pieces;
-      memory_.ring.at(now.at)->Store(Encode(descriptor));
-      now.last = now.at;
-      now.at = Next(now.at);
+    uint32_t left = segment.length;
+    for (; left > kMaxPiece; left -= kMaxPiece) {
+      PlacePiece(Segment{}, iova, 0, kMaxPiece, high, now);
+      iova = iova + Bytes{kMaxPiece};
     }
+    PlacePiece(segment, iova, token, left, high, now);
     now.bytes += segment.length;
+  }
+  void PlacePiece(const Segment& segment, Iova iova, uint64_t token, uint32_t length, uint64_t high,
+                  Placing& now) {
+    constexpr uint64_t kLast = Encode(WqEnetDesc{.eop = true, .cq_entry = true}).high;
+    if (now.watched) [[unlikely]]
+      watch_.Posted(iova, length, dma::Direction::kToDevice);
+    slots_[now.at] = {segment, token, 0};
+    high |= LengthField(length);
+    if (++now.placed == now.pieces) high |= kLast;
+    memory_.ring.at(now.at)->Store({iova.value(), high});
+    now.last = now.at;
+    now.at = Next(now.at);
   }
 
   void Undo(uint32_t placed, bool watched) {
@@ -320,7 +326,7 @@ class TxQueue {
 
   Addressing addressing_;
   const uint32_t index_;
-  const uint32_t max_frame_;
+  uint32_t max_frame_;
   uint32_t size_ = 0;  // 0: not attached
   uint32_t most_used_ = 0;
   uint32_t to_clean_ = 0;  // the oldest descriptor in flight
@@ -329,6 +335,7 @@ class TxQueue {
   uint64_t packets_ = 0;   // packets in flight
   uint64_t lost_now_ = 0;
   std::unique_ptr<Slot[]> slots_;
+  uint32_t slots_size_ = 0;
   CompletionRing completions_;
   dma::MmioRegion registers_;
   RingWatch watch_;
