@@ -128,7 +128,8 @@ bool FlushQueue::Impl::InRelease() const {
 LaneState& FlushQueue::Impl::LaneOf(const Local& local) const {
   if (local.lane == nullptr || local.lane->state_ == nullptr) return *common;
   LaneState& lane = *local.lane->state_;
-  return lane.queue == this ? lane : *common;
+  const bool ours = lane.queue == this && !lane.ended.load(std::memory_order_relaxed);
+  return ours ? lane : *common;
 }
 
 // Of what is pending anywhere. For a thread about to sleep: sees whatever was pushed before `awake`
@@ -301,6 +302,9 @@ FlushQueue::~FlushQueue() {
   impl_->wake.notify_all();
   if (impl_->thread.joinable()) impl_->thread.join();
   (void)impl_->Flush(Cause::kCall);
+  // Handles may outlive it, and another queue may come to lie where it was.
+  std::lock_guard<std::mutex> lock(impl_->lanes_mutex);
+  for (const auto& lane : impl_->lanes) lane->ended.store(true, std::memory_order_release);
 }
 
 absl::StatusOr<FlushLane> FlushQueue::NewLane(std::string_view owner) {

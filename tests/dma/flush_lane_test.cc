@@ -178,6 +178,23 @@ TEST_CASE("Another queue's lane counts as none; a lane and its tickets outlive t
   CHECK(FlushLane().empty());
 }
 
+TEST_CASE("A lane of a queue that is gone counts as none in the one that lies there now") {
+  FakeDomain domain;
+  for (int i = 0; i < 50; ++i) {
+    FlushLane old;
+    {
+      Queue gone({});
+      old = gone.NewLane();
+    }
+    Queue now({});
+    const FlushTicket ticket = now.Defer(domain, Page(1), &old);
+    CHECK(now.queue->stats().common == 1);
+    REQUIRE(now.queue->Flush().ok());
+    CHECK(ticket.done());
+    CHECK(now.released == 1);
+  }
+}
+
 TEST_CASE("A flush that began before the unmap does not complete its ticket, in any lane") {
   HookedDomain domain;
   Gate began, go_on;
