@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "dma/address_space.h"
 #include "dma/poll.h"
@@ -80,11 +81,22 @@ absl::Status BadKey(const NicArgs& args, const std::string& key, const std::stri
 absl::StatusOr<ModelOptions> ReadKeys(const NicArgs& args) {
   ModelOptions options;
   for (const auto& [key, value] : args.keys) {
-    if (key != "lossless") {
-      return BadKey(args, key, value, "enic has no such key; its only key is lossless=1|0");
+    if (key == "lossless") {
+      if (value != "0" && value != "1") return BadKey(args, key, value, "must be 1 or 0");
+      options.lossless = value == "1";
+    } else if (key == "hostile") {
+      const bool digits = value.find_first_not_of("0123456789") == std::string::npos;
+      if (!digits || !absl::SimpleAtoi(value, &options.hostile) || options.hostile == 0) {
+        return BadKey(args, key, value, "must be a seed from 1 to 18446744073709551615");
+      }
+      if (args.threaded) {
+        return BadKey(args, key, value,
+                      "a hostile device is stepped, it cannot have a thread of its own");
+      }
+    } else {
+      return BadKey(args, key, value,
+                    "enic has no such key; its keys are lossless=1|0 and hostile=SEED");
     }
-    if (value != "0" && value != "1") return BadKey(args, key, value, "must be 1 or 0");
-    options.lossless = value == "1";
   }
   return options;
 }
@@ -93,7 +105,9 @@ class EnicBackend final : public nic::Backend {
  public:
   std::string_view name() const override { return "enic"; }
   std::string_view help() const override {
-    return "Cisco VIC vNIC, software model; lossless=1|0: frames wait for a buffer, or are dropped";
+    return "Cisco VIC vNIC, software model; lossless=1|0: frames wait for a buffer, or are "
+           "dropped; "
+           "hostile=SEED: the device misbehaves at random";
   }
   absl::StatusOr<std::unique_ptr<nic::Nic>> Create(const NicArgs& args) override {
     absl::StatusOr<ModelOptions> options = ReadKeys(args);

@@ -14,6 +14,8 @@ namespace dmakit::nic::enic {
 // Keys:
 //   lossless=1|0   1 (default): a frame waits on the wire until its queue has a buffer. 0: it is
 //                  dropped and counted as device_no_buffer, as on a real wire.
+//   hostile=SEED   1 to 2^64-1: the device misbehaves at random, the same way for the same seed. It
+//                  must be stepped: not with a thread of its own.
 std::unique_ptr<nic::Backend> NewBackend();
 
 }  // namespace dmakit::nic::enic

@@ -45,6 +45,11 @@ Model::Model(std::unique_ptr<dma::DevicePort> port, const ModelOptions& options)
     receive_queues_.emplace_back(Block::kRq, i, *port_, registers_.rq(i), registers_, log_,
                                  completions_);
   }
+  if (options_.hostile == 0) return;
+  hostile_ = std::make_unique<Hostile>(options_.hostile, *port_, registers_);
+  registers_.set_lies(hostile_.get());
+  for (ModelWorkQueue& queue : work_queues_) queue.set_hostile(hostile_.get());
+  for (ModelReceiveQueue& queue : receive_queues_) queue.set_hostile(hostile_.get());
 }
 
 bool Model::Step() {
@@ -53,9 +58,11 @@ bool Model::Step() {
     for (ModelWorkQueue& queue : work_queues_) queue.Abandon();
     for (ModelReceiveQueue& queue : receive_queues_) queue.Abandon();
     registers_.Reset();
+    if (hostile_ != nullptr) hostile_->Reset();
   }
   worked |= UpdateQueues();
   if (commands_.enabled()) worked |= MoveFrames();
+  if (hostile_ != nullptr) worked |= hostile_->Step(worked);
   for (ModelInterrupt& interrupt : interrupts_) worked |= interrupt.Step();
   return worked;
 }
@@ -91,7 +98,9 @@ bool Model::ReceiveOne() {
   if (wire_ == nullptr) return false;
   const std::optional<std::span<const std::byte>> frame = wire_->Peek();
   if (!frame) return false;
-  if (frame->size() < kEthernetHeader || !commands_.filter().Accepts(*frame)) {
+  const bool forgotten = hostile_ != nullptr && !waiting_ && hostile_->Drops();
+  waiting_ = false;
+  if (frame->size() < kEthernetHeader || !commands_.filter().Accepts(*frame) || forgotten) {
     wire_->Pop();
     return true;
   }
@@ -109,7 +118,8 @@ bool Model::ReceiveOne() {
     case ModelReceiveQueue::Outcome::kTaken:
       break;
     case ModelReceiveQueue::Outcome::kNoBuffer:
-      if (options_.lossless) return false;
+      waiting_ = options_.lossless;
+      if (waiting_) return false;
       queue.CountDrop();
       break;
     case ModelReceiveQueue::Outcome::kStopped:

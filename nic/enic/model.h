@@ -5,6 +5,9 @@
 // memory only through its DevicePort, so a wrong address is a fault and stops the queue, with
 // error_status set, as on silicon; and it is strict: what the sheet forbids is recorded.
 //
+// With ModelOptions::hostile it misbehaves at random instead (model_hostile.h). Then the violations
+// say little about the driver: it may break a rule because it was lied to.
+//
 // Not modelled: scattered receive, message-mode completions, error interrupts, FCoE.
 //
 // Threads: registers from any thread; Step, Plug by one thread at a time (nic::ModelThread);
@@ -24,6 +27,7 @@
 #include "dma/host/clock.h"
 #include "dma/mmio.h"
 #include "nic/enic/model_devcmd.h"
+#include "nic/enic/model_hostile.h"
 #include "nic/enic/model_interrupt.h"
 #include "nic/enic/model_queue.h"
 #include "nic/enic/model_registers.h"
@@ -45,6 +49,9 @@ struct ModelOptions {
   // it is dropped and counted, as on a real wire. (A queue that stopped with an error drops always,
   // and so does a device that is not enabled.)
   bool lossless = true;
+  // Seed of what a hostile device does; 0: an honest one. For a model that is stepped by the thread
+  // that also drives it.
+  uint64_t hostile = 0;
   dma::host::Clock* clock = nullptr;  // of interrupt coalescing; nullptr: the system's
 };
 
@@ -63,6 +70,13 @@ class Model final : public nic::Model, public InterruptSource {
   std::vector<std::string> violations() const override { return log_.Words(); }
   uint64_t violation_count() const override { return log_.count(); }
 
+  // nullptr: honest.
+  Hostile* hostile() { return hostile_.get(); }
+  // What a hostile one did, by kind.
+  HostileCounts hostile_acts() const {
+    return hostile_ != nullptr ? hostile_->counts() : HostileCounts();
+  }
+
  private:
   // The work of one Step is bounded by this many frames per direction and queue.
   static constexpr uint32_t kBudget = 32;
@@ -77,11 +91,13 @@ class Model final : public nic::Model, public InterruptSource {
   RegisterFile registers_;
   CommandProcessor commands_;
   dma::host::SystemClock system_clock_;
+  std::unique_ptr<Hostile> hostile_;
   std::deque<ModelInterrupt> interrupts_;
   std::deque<CompletionWriter> completions_;
   std::deque<ModelWorkQueue> work_queues_;
   std::deque<ModelReceiveQueue> receive_queues_;
   Wire* wire_ = nullptr;
+  bool waiting_ = false;  // the frame at the wire has found no buffer before
 };
 
 }  // namespace dmakit::nic::enic

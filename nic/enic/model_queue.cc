@@ -6,6 +6,8 @@
 #include <array>
 #include <span>
 
+#include "nic/enic/model_hostile.h"
+
 namespace dmakit::nic::enic {
 
 // --- Completions ---------------------------------------------------------------------------------
@@ -35,11 +37,7 @@ bool CompletionWriter::CheckSetup() {
 }
 
 bool CompletionWriter::Write(Words entry, CqType type, const ModelQueue& queue, uint64_t sequence) {
-  RegisterBlock& cq = registers_.cq(index_);
-  const uint64_t size = RingEntries(cq.Get(CqReg::kRingSize));
-  const uint64_t tail = cq.Get(CqReg::kTail);
-  const bool color = cq.Get(CqReg::kTailColor) != 0;
-
+  const uint64_t size = RingEntries(registers_.cq(index_).Get(CqReg::kRingSize));
   const auto proven = [](const Unproven& u) {
     return u.queue->posted_sequence() >= u.sequence + u.queue->size();
   };
@@ -49,13 +47,26 @@ bool CompletionWriter::Write(Words entry, CqType type, const ModelQueue& queue, 
   if (unproven_.size() >= size) log_.Record(Rule::kCqOverflow, {Block::kCq, index_}, size);
   unproven_.push_back({&queue, sequence});
 
-  const Iova slot = Iova{cq.Get(CqReg::kRingBase)} + Bytes{tail * kDescriptorBytes};
+  return Append(entry, type);
+}
+
+bool CompletionWriter::Append(Words entry, CqType type) {
+  const Slot slot = Claim();
   const std::array<std::byte, kDescriptorBytes> bytes = ToBytes(entry);
-  if (!port_.Write(slot, std::span(bytes).first(kColorByte))) return false;
-  cq.Set(CqReg::kTail, tail + 1 == size ? 0 : tail + 1);
-  if (tail + 1 == size) cq.Set(CqReg::kTailColor, color ? 0 : 1);
+  return port_.Write(slot.at, std::span(bytes).first(kColorByte)) &&
+         port_.Publish(slot.at + Bytes{kColorByte}, TypeColor(type, slot.color), 1);
+}
+
+CompletionWriter::Slot CompletionWriter::Claim() {
+  RegisterBlock& cq = registers_.cq(index_);
+  const uint64_t size = RingEntries(cq.Get(CqReg::kRingSize));
+  const uint64_t tail = cq.Get(CqReg::kTail);
+  const bool color = cq.Get(CqReg::kTailColor) != 0;
+  const bool last = tail + 1 >= size;
+  cq.Set(CqReg::kTail, last ? 0 : tail + 1);
+  if (last) cq.Set(CqReg::kTailColor, color ? 0 : 1);
   if (cq.Get(CqReg::kInterruptEnable) != 0) interrupts_[cq.Get(CqReg::kInterruptOffset)].Credit();
-  return port_.Publish(slot + Bytes{kColorByte}, TypeColor(type, color), 1);
+  return {Iova{cq.Get(CqReg::kRingBase)} + Bytes{tail * kDescriptorBytes}, color};
 }
 
 void CompletionWriter::Forget(const ModelQueue& queue) {
@@ -127,7 +138,8 @@ uint32_t ModelQueue::Available() {
   }
   posted_sequence_ += (posted + size_ - posted_) % size_;
   posted_ = static_cast<uint32_t>(posted);
-  return (posted_ + size_ - fetch_) % size_;
+  const uint32_t available = (posted_ + size_ - fetch_) % size_;
+  return hostile_ == nullptr ? available : std::min(available, hostile_->Room(*this));
 }
 
 std::optional<Words> ModelQueue::Fetch(uint32_t ahead) {
@@ -148,7 +160,11 @@ void ModelQueue::Advance(uint32_t count) {
 }
 
 bool ModelQueue::Complete(Words entry, CqType type) {
-  if (completions_[cq_].Write(entry, type, *this, fetch_sequence_ - 1)) return true;
+  CompletionWriter& cq = completions_[cq_];
+  if (hostile_ != nullptr ? hostile_->Complete(cq, *this, entry, type)
+                          : cq.Write(entry, type, *this, fetch_sequence_ - 1)) {
+    return true;
+  }
   Stop(QueueError::kAddressFault);
   return false;
 }

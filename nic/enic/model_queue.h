@@ -29,8 +29,10 @@ enum class QueueError : uint32_t {
   kTooManyDescriptors = 5,
   kOffloadMode = 6,
   kDescriptorType = 7,
+  kInternal = 8,  // a hostile device's own failure
 };
 
+class Hostile;
 class ModelQueue;
 
 // Writes completions. One per completion queue, and what it needs to see an overflow: a slot of a
@@ -47,6 +49,14 @@ class CompletionWriter {
   // Bytes 0 to 14 of `entry` first, then byte 15, with the color, as a release. False: fault.
   // `sequence` counts the descriptors of `queue`; the entry is for that one.
   bool Write(Words entry, CqType type, const ModelQueue& queue, uint64_t sequence);
+  // The same, without a look at whether there is room.
+  bool Append(Words entry, CqType type);
+  // Takes the slot at the tail, for who writes it himself.
+  struct Slot {
+    Iova at;
+    bool color = false;
+  };
+  Slot Claim();
   void Forget(const ModelQueue& queue);
 
  private:
@@ -78,9 +88,14 @@ class ModelQueue {
   bool UpdateEnable();
   // The device as a whole was reset.
   void Abandon();
+  // The queue runs no more, until it was disabled.
+  void Stop(QueueError error);
+  // Completions go through it from now on. It outlives the queue.
+  void set_hostile(Hostile* hostile) { hostile_ = hostile; }
 
   bool running() const { return running_; }
   bool in_error() const { return error_ != QueueError::kNone; }
+  Place place() const { return place_; }
   uint32_t index() const { return place_.index; }
   uint32_t size() const { return size_; }
   uint64_t posted_sequence() const { return posted_sequence_; }
@@ -95,7 +110,6 @@ class ModelQueue {
   void Advance(uint32_t count);
   // Completes the last descriptor that Advance went over.
   bool Complete(Words entry, CqType type);
-  void Stop(QueueError error);
   void Violate(Rule rule, uint64_t value, uint64_t limit = 0) {
     log_.Record(rule, place_, value, limit);
   }
@@ -110,6 +124,7 @@ class ModelQueue {
   RegisterFile& registers_;
   ViolationLog& log_;
   std::deque<CompletionWriter>& completions_;
+  Hostile* hostile_ = nullptr;
 
   bool running_ = false;
   QueueError error_ = QueueError::kNone;

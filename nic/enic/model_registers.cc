@@ -195,14 +195,20 @@ uint64_t RegisterFile::MmioRead(uint64_t offset, size_t width) {
     return value;
   }
   if (offset >= kDevcmdBase && offset + width <= kDevcmdBase + kDevcmdBytes) {
-    return ReadDevcmd(offset - kDevcmdBase, width);
+    const uint64_t in_region = offset - kDevcmdBase;
+    return Tell({Block::kDevcmd, 0}, in_region, ReadDevcmd(in_region, width), width);
   }
   Hit hit;
   if (!Find(offset, width, hit)) return Mask(width);
   const RegisterRule& rule = hit.window->rules[hit.line];
   std::atomic<uint64_t>& word = hit.registers->word(rule.offset);
   if (rule.read == OnRead::kClear) return word.exchange(0, std::memory_order_acq_rel);
-  return LoadPart(word.load(std::memory_order_acquire), hit.byte, width);
+  const uint64_t truth = LoadPart(word.load(std::memory_order_acquire), hit.byte, width);
+  return Tell(hit.place, rule.offset, truth, width);
+}
+
+uint64_t RegisterFile::Tell(Place place, uint64_t offset, uint64_t truth, size_t width) {
+  return lies_ == nullptr ? truth : lies_->Answer(place, offset, truth) & Mask(width);
 }
 
 void RegisterFile::MmioWrite(uint64_t offset, uint64_t value, size_t width) {

@@ -68,6 +68,13 @@ class RegisterBlock {
   std::array<std::atomic<uint64_t>, kBlockBytes / 8> words_{};
 };
 
+// Answers for the registers, where they are not to be believed. Any thread that reads registers.
+class RegisterLies {
+ public:
+  virtual ~RegisterLies() = default;
+  virtual uint64_t Answer(Place place, uint64_t offset, uint64_t truth) = 0;
+};
+
 class RegisterFile final : public dma::MmioHandler {
  public:
   struct Counts {
@@ -89,6 +96,8 @@ class RegisterFile final : public dma::MmioHandler {
   RegisterBlock& rq(uint32_t i) { return rqs_[i]; }
   RegisterBlock& cq(uint32_t i) { return cqs_[i]; }
   RegisterBlock& intr(uint32_t i) { return intrs_[i]; }
+  // Asked about every read but those of the resource table. Set before anybody reads.
+  void set_lies(RegisterLies* lies) { lies_ = lies; }
   // All registers of queues and interrupts to their reset values.
   void Reset();
 
@@ -125,9 +134,11 @@ class RegisterFile final : public dma::MmioHandler {
   void WriteCreditReturn(const Hit& hit, uint64_t value);
   void WriteDevcmd(uint64_t offset, uint64_t value, size_t width);
   uint64_t ReadDevcmd(uint64_t offset, size_t width);
+  uint64_t Tell(Place place, uint64_t offset, uint64_t truth, size_t width);
 
   const Counts counts_;
   ViolationLog& log_;
+  RegisterLies* lies_ = nullptr;
   std::vector<std::byte> table_;  // the resource table, constant
   std::deque<RegisterBlock> wqs_, rqs_, cqs_, intrs_;
   std::array<Window, 4> windows_;

@@ -282,7 +282,11 @@ class RxQueue {
     Words entry;
     for (uint32_t looked = 0; looked < size_ && completions_.Next(entry); ++looked) {
       const CqEnetRqDesc done = DecodeCqRq(entry);
-      if (Possible(done) && !done.truncated && done.eop) left_at_stop_.Add();
+      if (!Possible(done)) {
+        bad_completions_.Add();
+      } else if (!done.truncated && done.eop) {
+        left_at_stop_.Add();
+      }
     }
   }
 

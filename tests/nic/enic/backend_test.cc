@@ -39,8 +39,21 @@ TEST_CASE("keys: what is unknown or wrong is refused by name") {
   CHECK(error({{"lossless", "1"}}).empty());
   CHECK(error({{"lossless", "0"}}).empty());
   CHECK(error({{"lossless", "yes"}}) == "enic0: key \"lossless=yes\": must be 1 or 0");
-  CHECK(error({{"speed", "10"}}) ==
-        "enic0: key \"speed=10\": enic has no such key; its only key is lossless=1|0");
+  CHECK(
+      error({{"speed", "10"}}) ==
+      "enic0: key \"speed=10\": enic has no such key; its keys are lossless=1|0 and hostile=SEED");
+  CHECK(error({{"hostile", "1"}}).empty());
+  CHECK(error({{"hostile", "18446744073709551615"}}).empty());
+  for (const char* seed :
+       {"", "0", "00", "-1", "+1", " 1", "1 ", "0x7", "yes", "1.5", "18446744073709551616"}) {
+    CHECK(error({{"hostile", seed}}) == std::string("enic0: key \"hostile=") + seed +
+                                            "\": must be a seed from 1 to 18446744073709551615");
+  }
+  const auto threaded =
+      NewBackend()->Create({.name = "enic0", .keys = {{"hostile", "1"}}, .threaded = true});
+  CHECK(
+      threaded.status().message() ==
+      "enic0: key \"hostile=1\": a hostile device is stepped, it cannot have a thread of its own");
 }
 
 struct Machine {

@@ -199,6 +199,20 @@ TEST_CASE("more completions than a ring has entries do not hold Receive") {
   CHECK(rx.rx().bad_completions == 128);
 }
 
+TEST_CASE("impossible completions that nobody received are counted at Stop") {
+  ForgedRx rx;
+  rx.forger->Write(GoodRx(0, 60));
+  rx.forger->Write(GoodRx(63, 60));    // the unused slot
+  rx.forger->Write(GoodRx(1, 60, 7));  // another queue
+  rx.forger->Write(DoneTx(1));         // another type
+  rx.forger.reset();
+  CHECK(rx.port->Stop().ok());
+  CHECK(rx.rx().left_at_stop == 1);
+  CHECK(rx.rx().bad_completions == 3);
+  CHECK(rx.rx().dropped == 3);
+  CHECK(rx.iommu->stats().live_mappings == 0);
+}
+
 TEST_CASE("the burst bounds what is taken, the rest stays for later") {
   ForgedRx rx;
   for (uint32_t i = 0; i < 40; ++i) rx.forger->Write(GoodRx(i, 60));
