@@ -55,6 +55,22 @@ uint64_t SumSinks(const RunRecord& run, Get get) {
   return get(run.sink) + (run.both ? get(run.source) : 0);
 }
 
+// The frames of each direction, as the wires at its two ends counted them.
+struct Flow {
+  uint64_t in = 0;
+  uint64_t out = 0;
+  uint64_t lost() const { return in > out ? in - out : 0; }
+  uint64_t too_many() const { return out > in ? out - in : 0; }
+};
+std::vector<Flow> Flows(const RunRecord& run) {
+  const auto flow = [](const WireStats& from, const WireStats& to) {
+    return Flow{from.frames_to_nic + from.refused, to.frames_from_nic - to.lost};
+  };
+  std::vector<Flow> flows = {flow(run.source, run.sink)};
+  if (run.both) flows.push_back(flow(run.sink, run.source));
+  return flows;
+}
+
 Json RxJson(const RxQueueStats& s) {
   return {{"frames", s.frames},
           {"bytes", s.bytes},
@@ -221,11 +237,13 @@ std::vector<std::string> WrongCounters(const RunRecord& run) {
 
 Totals ComputeTotals(const RunRecord& run) {
   Totals t;
-  t.frames_in = SumSources(run, [](auto& w) { return w.frames_to_nic + w.refused; });
   t.bytes_in = SumSources(run, [](auto& w) { return w.bytes_to_nic + w.refused_bytes; });
-  t.frames_out = SumSinks(run, [](auto& w) { return w.frames_from_nic - w.lost; });
   t.bytes_out = SumSinks(run, [](auto& w) { return w.bytes_from_nic - w.lost_bytes; });
-  t.frames_dropped = t.frames_in > t.frames_out ? t.frames_in - t.frames_out : 0;
+  for (const Flow& flow : Flows(run)) {
+    t.frames_in += flow.in;
+    t.frames_out += flow.out;
+    t.frames_dropped += flow.lost();
+  }
   for (const NicReport* nic : {&run.rig.in, &run.rig.out}) {
     if (nic == &run.rig.out && run.rig.shared_domain) break;
     t.dma_maps += nic->domain.maps;
@@ -252,9 +270,11 @@ std::vector<std::string> FindProblems(const RunRecord& run, const Totals& totals
     problems.push_back(absl::StrCat(totals.frames_dropped, " of ", totals.frames_in,
                                     " frames lost (", ExplainLoss(run, totals), ")"));
   }
-  if (totals.frames_out > totals.frames_in) {
-    problems.push_back(absl::StrCat(totals.frames_out - totals.frames_in,
-                                    " more frames out than in: something was sent twice"));
+  uint64_t too_many = 0;
+  for (const Flow& flow : Flows(run)) too_many += flow.too_many();
+  if (too_many != 0) {
+    problems.push_back(
+        absl::StrCat(too_many, " more frames out than in: something was sent twice"));
   }
   if (!run.sink_status.ok()) problems.emplace_back(run.sink_status.message());
   if (!run.loop.stalled.empty()) problems.push_back(run.loop.stalled);

@@ -106,6 +106,7 @@ absl::Status Rig::OpenPorts(const RigOptions& options) {
   port.page_order = options.page_order;
   port.policy = options.policy;
   if (threaded_) port.stop_deadline = kThreadedStopDeadline;
+  if (options.stop_deadline) port.stop_deadline = *options.stop_deadline;
   port.rx_queues = options.queues;
   port.tx_queues = both_ ? options.queues : 0;
   auto in_port = in_nic_->Open(*space_, port);

@@ -63,6 +63,8 @@ struct RigOptions {
   std::optional<unsigned> page_order;
   dma::Policy policy = dma::Policy::kPersistent;
   AuditMode audit = kDefaultAudit;
+  // How long each port may take to stop. Default: 1 s, or 10 s where devices answer in real time.
+  std::optional<dma::Nanos> stop_deadline{};
 };
 
 // What the audit of both NICs found.

@@ -233,6 +233,7 @@ void StopCrossed(Backend& backend, Rig::StopOrder order, dma::Policy policy, boo
   RigOptions options = BothWays(backend);
   options.policy = policy;
   options.audit = AuditMode::kOn;
+  options.stop_deadline = dma::Nanos{10'000'000};  // that much is waited for in vain, once
   auto rig = Rig::Create(options);
   REQUIRE(rig.ok());
   const auto left = SomeFrames(20, 0);

@@ -2,17 +2,22 @@
 //
 // Forwarding with threads: the device models on two of their own, the queues on others.
 
-#include <atomic>
+#include <functional>
 #include <map>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dma/host/clock.h"
 #include "nic/cmd/forward.h"
 #include "nic/cmd/report.h"
 #include "nic/enic/backend.h"
 #include "nic/wire/counters.h"
 #include "nic/wire/generator.h"
+#include "nic/wire/limited_wire.h"
 #include "nic/wire/null_wire.h"
 #include "tests/catch.h"
 #include "tests/nic/cmd/pair_wire.h"
@@ -185,18 +190,19 @@ TEST_CASE("time and an interrupt end threads without loss; progress is told on t
   }
 }
 
+// Never exhausted, and never a frame: as a TAP with nobody at it.
+class QuietWire final : public Wire {
+ public:
+  std::optional<std::span<const std::byte>> Peek() override { return std::nullopt; }
+  void Pop() override {}
+  bool exhausted() const override { return false; }
+  void Accept(std::span<const std::byte>) override {}
+  absl::Status Close() override { return absl::OkStatus(); }
+  WireStats stats() const override { return {}; }
+};
+
 TEST_CASE("with nothing to do, threads sleep and the run waits for its time") {
   const auto backend = enic::NewBackend();
-  // Never exhausted, and never a frame: as a TAP with nobody at it.
-  class QuietWire final : public Wire {
-   public:
-    std::optional<std::span<const std::byte>> Peek() override { return std::nullopt; }
-    void Pop() override {}
-    bool exhausted() const override { return false; }
-    void Accept(std::span<const std::byte>) override {}
-    absl::Status Close() override { return absl::OkStatus(); }
-    WireStats stats() const override { return {}; }
-  };
   QuietWire in;
   QuietWire out;
   // Longer than the limit after which frames that do not move are a failure.
@@ -205,6 +211,45 @@ TEST_CASE("with nothing to do, threads sleep and the run waits for its time") {
   CheckClean(run);
   CHECK(run.loop.elapsed >= dma::Nanos{2'200'000'000});
   CHECK(run.loop.forwarded == 0);
+}
+
+// Starts threads until it has started `most`.
+class FewThreads final : public dma::host::ThreadStarter {
+ public:
+  explicit FewThreads(int most) : left_(most) {}
+  absl::StatusOr<std::jthread> Start(std::string_view name,
+                                     std::function<void(std::stop_token)> body) override {
+    if (left_-- == 0) return absl::ResourceExhaustedError("no thread left");
+    return threads_.Start(name, std::move(body));
+  }
+
+ private:
+  int left_;
+  dma::host::SystemThreads threads_;
+};
+
+TEST_CASE("threads that cannot be started end the run in words, and leave nothing") {
+  const auto backend = enic::NewBackend();
+  for (const int started : {0, 1}) {
+    const Case c{.both = true, .queues = 2, .threads = 2};
+    auto rig = Rig::Create(OptionsOf(c, *backend));
+    REQUIRE(rig.ok());
+    QuietWire in;
+    QuietWire out;
+    LimitedWire source(in);
+    LimitedWire back(out);
+    (*rig)->Plug(source, back);
+    REQUIRE((*rig)->Start().ok());
+    FewThreads starter(started);
+    const ForwardLoop::Options options{.queues = 2, .threads = 2, .starter = &starter};
+    const auto result =
+        ForwardLoop((*rig)->in(), (*rig)->out(), source, &back, (*rig)->clock(), options).Run();
+    CHECK(result.stalled == "no thread left");
+    const RigReport report = (*rig)->Finish();
+    CHECK(report.problems.empty());
+    CHECK(report.in.domain.live_mappings + report.out.domain.live_mappings == 0);
+    CHECK(report.audit_summary.errors == 0);
+  }
 }
 
 }  // namespace
