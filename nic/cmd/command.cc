@@ -48,10 +48,13 @@ void DescribeForward(CLI::App& app, ForwardText& text, const BackendRegistry& re
                              const char* help) { app.add_option(name, to, help)->type_name(type); };
   option("--in", text.in, "PORT", "receive here (required)");
   option("--out", text.out, "PORT", "transmit here (required)");
+  app.add_flag("--both", text.both, "move frames from --out to --in as well");
   option("--count", text.count, "N", "stop after this many frames");
   option("--seconds", text.seconds, "S", "stop after this time; fractions are allowed");
   option("--burst", text.burst, "N", "packets per call of the driver (default 32)");
   option("--queues", text.queues, "N", "receive and transmit queues (default 1)");
+  option("--threads", text.threads, "N",
+         "threads that serve the queues, 1 to --queues (default: one does all, NIC models too)");
   option("--ring", text.ring, "N", "descriptors per queue (default 512)");
   option("--mtu", text.mtu, "N", "68 to 9000 (default 9000); a frame may have 18 bytes more");
   option("--page-order", text.page_order, "N", "receive pages of 4096 << N bytes (default: fit)");

@@ -74,6 +74,8 @@ absl::Status CheckFiles(const ForwardOptions& options, std::string_view working_
 absl::StatusOr<RunRecord> RunForward(const BackendRegistry& registry, const ForwardOptions& options,
                                      std::string_view working_directory, const RunHooks& hooks) {
   RigOptions rig_options;
+  rig_options.both = options.both;
+  rig_options.threaded = options.threads != 0;
   rig_options.queues = options.queues;
   rig_options.ring = options.ring;
   rig_options.mtu = options.mtu;
@@ -89,40 +91,51 @@ absl::StatusOr<RunRecord> RunForward(const BackendRegistry& registry, const Forw
   if (absl::Status s = CheckFiles(options, working_directory); !s.ok()) return s;
 
   // The output last: nothing is overwritten before all the rest is known to be right.
-  auto source = Open("--in", options.in, WireRole::kSource, working_directory);
+  auto source = Open("--in", options.in, options.both ? WireRole::kBoth : WireRole::kSource,
+                     working_directory);
   if (!source.ok()) return source.status();
   auto rig = Rig::Create(rig_options);
   if (!rig.ok()) return rig.status();
-  auto sink = Open("--out", options.out, WireRole::kSink, working_directory);
+  auto sink = Open("--out", options.out, options.both ? WireRole::kBoth : WireRole::kSink,
+                   working_directory);
   if (!sink.ok()) return sink.status();
-  const RunLimits limits = {options.count, options.duration, options.burst};
+  const RunLimits limits = {options.count, options.duration, options.burst, options.threads};
   return RunRig(**rig, rig_options, limits, **source, **sink, hooks);
 }
 
 absl::StatusOr<RunRecord> RunRig(Rig& rig, const RigOptions& options, const RunLimits& limits,
                                  Wire& source, Wire& sink, const RunHooks& hooks) {
   RunRecord record;
+  record.both = options.both;
   record.mtu = options.mtu;
   record.queues = options.queues;
+  record.threads = limits.threads;
   record.ring = options.ring;
   record.policy = options.policy;
-  LimitedWire limited(source, limits.count.value_or(LimitedWire::kNoLimit));
-  rig.Plug(limited, sink);
+  FrameBudget budget(limits.count.value_or(FrameBudget::kNoLimit));
+  LimitedWire limited(source, budget);
+  LimitedWire back(sink, budget);
+  rig.Plug(limited, options.both ? static_cast<Wire&>(back) : sink);
   if (absl::Status s = rig.Start(); !s.ok()) return s;
   {
     ForwardLoop::Options loop;
     loop.queues = options.queues;
     loop.burst = limits.burst;
+    loop.threads = limits.threads;
+    loop.starter = &rig.threads();
     loop.duration = limits.duration;
     loop.interrupted = hooks.interrupted;
     if (hooks.progress) {
       loop.progress = [&](dma::Nanos elapsed, uint64_t forwarded) {
         hooks.progress(elapsed, forwarded,
                        Dropped(rig.in().port->stats()) + Dropped(rig.out().port->stats()) +
-                           source.stats().refused + sink.stats().lost);
+                           source.stats().refused + sink.stats().lost +
+                           (options.both ? sink.stats().refused + source.stats().lost : 0));
       };
     }
-    record.loop = ForwardLoop(rig.in(), rig.out(), limited, rig.clock(), std::move(loop)).Run();
+    LimitedWire* const other = options.both ? &back : nullptr;
+    record.loop =
+        ForwardLoop(rig.in(), rig.out(), limited, other, rig.clock(), std::move(loop)).Run();
   }
   record.rig = rig.Finish();
   record.source_status = source.Close();

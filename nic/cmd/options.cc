@@ -29,12 +29,17 @@ absl::Status Number(std::string_view option, const std::optional<std::string>& t
       absl::StrCat(value.status().message(), "; ", std::string(hint)));
 }
 
+std::string_view ExampleWire(WireRole role) {
+  if (role == WireRole::kBoth) return "tap:tap0";
+  return role == WireRole::kSource ? "pcap:in.pcap" : "pcap:out.pcap";
+}
+
 absl::Status Port(std::string_view option, const std::optional<std::string>& text, WireRole role,
                   PortSpec& to) {
   if (!text) {
     return absl::InvalidArgumentError(
         absl::StrCat(std::string(option), ": is missing; give a port, as in ", std::string(option),
-                     "=enic,wire=", role == WireRole::kSource ? "pcap:in.pcap" : "pcap:out.pcap"));
+                     "=enic,wire=", std::string(ExampleWire(role))));
   }
   auto spec = ParsePort(option, *text);
   if (!spec.ok()) return spec.status();
@@ -84,6 +89,12 @@ absl::Status Audit(const std::optional<std::string>& text, AuditMode& to) {
       "--audit: ", Quote(*text), " must be on, checked or off; --audit alone is --audit=on"));
 }
 
+// A queue belongs to one thread, so more threads than queues have nothing to do.
+absl::Status Threads(const std::optional<std::string>& text, uint32_t queues, uint32_t& to) {
+  return Number("--threads", text, 1, queues,
+                "raise --queues too, or leave it out for one thread that does everything", to);
+}
+
 absl::Status StatsFile(const std::optional<std::string>& text, std::optional<std::string>& to) {
   if (text && (text->empty() || text->find('\0') != std::string::npos)) {
     return absl::InvalidArgumentError(absl::StrCat("--stats: ", Quote(*text),
@@ -100,13 +111,15 @@ absl::StatusOr<ForwardOptions> ParseForward(const ForwardText& text) {
   constexpr uint64_t k32 = std::numeric_limits<uint32_t>::max();
   constexpr uint64_t k64 = std::numeric_limits<uint64_t>::max();
   ForwardOptions o;
+  o.both = text.both;
   for (const absl::Status& s : {
-           Port("--in", text.in, WireRole::kSource, o.in),
-           Port("--out", text.out, WireRole::kSink, o.out),
+           Port("--in", text.in, text.both ? WireRole::kBoth : WireRole::kSource, o.in),
+           Port("--out", text.out, text.both ? WireRole::kBoth : WireRole::kSink, o.out),
            Number("--count", text.count, 1, k64 - 1, "leave it out for all frames", o.count),
            Seconds(text.seconds, o.duration),
            Number("--burst", text.burst, 1, kMaxBurst, "leave it out for 32", o.burst),
            Number("--queues", text.queues, 1, kMaxQueues, "leave it out for 1", o.queues),
+           Threads(text.threads, o.queues, o.threads),
            Number("--ring", text.ring, 1, k32, "leave it out for 512", o.ring),
            Number("--mtu", text.mtu, 68, 9000, "leave it out for 9000", o.mtu),
            Number("--page-order", text.page_order, 0, 9, "leave it out to fit the MTU",

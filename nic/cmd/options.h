@@ -22,8 +22,9 @@ inline constexpr uint64_t kMaxSeconds = 1'000'000'000;
 
 // What stood on the command line; nullopt: the option was not given.
 struct ForwardText {
-  std::optional<std::string> in, out, count, seconds, burst, queues, ring, mtu, page_order, policy,
-      audit, stats;
+  std::optional<std::string> in, out, count, seconds, burst, queues, threads, ring, mtu, page_order,
+      policy, audit, stats;
+  bool both = false;
 };
 
 struct ForwardOptions {
@@ -32,7 +33,9 @@ struct ForwardOptions {
   std::optional<uint64_t> count;       // frames
   std::optional<dma::Nanos> duration;  // --seconds
   uint32_t burst = 32;
+  bool both = false;  // frames go from `out` to `in` as well
   uint32_t queues = 1;
+  uint32_t threads = 0;  // 0: everything in one, device models too
   uint32_t ring = 512;
   uint32_t mtu = 9000;
   std::optional<unsigned> page_order;

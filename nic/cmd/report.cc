@@ -34,12 +34,41 @@ void ForEach(const Totals& t, Visit&& visit) {
   visit("driver_ns_per_frame", t.driver_ns_per_frame);
 }
 
-// The sum of one counter over the queues of a port.
+// The sum of one counter over the queues of both ports. A port without receive or transmit queues
+// has zeros there.
 template <typename Get>
-uint64_t Sum(const NicReport& nic, Get get) {
+uint64_t Sum(const RunRecord& run, Get get) {
   uint64_t sum = 0;
-  for (const QueueStats& queue : nic.port.queues) sum += get(queue);
+  for (const NicReport* nic : {&run.rig.in, &run.rig.out}) {
+    for (const QueueStats& queue : nic->port.queues) sum += get(queue);
+  }
   return sum;
+}
+
+// The same for the wires: those that frames come from, and those that they go to.
+template <typename Get>
+uint64_t SumSources(const RunRecord& run, Get get) {
+  return get(run.source) + (run.both ? get(run.sink) : 0);
+}
+template <typename Get>
+uint64_t SumSinks(const RunRecord& run, Get get) {
+  return get(run.sink) + (run.both ? get(run.source) : 0);
+}
+
+// The frames of each direction, as the wires at its two ends counted them.
+struct Flow {
+  uint64_t in = 0;
+  uint64_t out = 0;
+  uint64_t lost() const { return in > out ? in - out : 0; }
+  uint64_t too_many() const { return out > in ? out - in : 0; }
+};
+std::vector<Flow> Flows(const RunRecord& run) {
+  const auto flow = [](const WireStats& from, const WireStats& to) {
+    return Flow{from.frames_to_nic + from.refused, to.frames_from_nic - to.lost};
+  };
+  std::vector<Flow> flows = {flow(run.source, run.sink)};
+  if (run.both) flows.push_back(flow(run.sink, run.source));
+  return flows;
 }
 
 Json RxJson(const RxQueueStats& s) {
@@ -113,21 +142,28 @@ Json WireJson(const WireStats& s) {
           {"lost_bytes", s.lost_bytes}};
 }
 
-// `receives`: the port has receive queues, else transmit queues; the other half is not there.
-Json PortJson(const NicReport& nic, const WireStats& wire, bool receives) {
+enum class Way : uint8_t { kIn, kOut, kBoth };
+
+constexpr std::string_view NameOf(Way way) {
+  return way == Way::kIn ? "in" : way == Way::kOut ? "out" : "both";
+}
+
+// A port that frames go through one way has no other half.
+Json PortJson(const NicReport& nic, const WireStats& wire, Way way) {
   Json queues = Json::array();
   for (size_t q = 0; q < nic.port.queues.size(); ++q) {
     Json queue = {{"queue", q}};
-    if (receives) {
+    if (way != Way::kOut) {
       queue["rx"] = RxJson(nic.port.queues[q].rx);
       queue["pool"] = PoolJson(nic.port.queues[q].pool);
-    } else {
+    }
+    if (way != Way::kIn) {
       queue["tx"] = TxJson(nic.port.queues[q].tx);
     }
     queues.push_back(std::move(queue));
   }
   Json port = {{"device", nic.port.name},
-               {"direction", receives ? "in" : "out"},
+               {"direction", NameOf(way)},
                {"queues", std::move(queues)},
                {"wire", WireJson(wire)},
                {"domain",
@@ -158,17 +194,17 @@ std::string ExplainLoss(const RunRecord& run, const Totals& totals) {
     explained += n;
     reasons.push_back(absl::StrCat(n, " ", std::string(why)));
   };
-  const NicReport& in = run.rig.in;
-  const NicReport& out = run.rig.out;
-  reason(run.source.refused_short, "shorter than 14 bytes, refused at the wire");
-  reason(run.source.refused_cut, "cut by the capture's snap length, refused at the wire");
-  reason(Sum(in, [](auto& q) { return q.rx.truncated; }),
+  reason(SumSources(run, [](auto& w) { return w.refused_short; }),
+         "shorter than 14 bytes, refused at the wire");
+  reason(SumSources(run, [](auto& w) { return w.refused_cut; }),
+         "cut by the capture's snap length, refused at the wire");
+  reason(Sum(run, [](auto& q) { return q.rx.truncated; }),
          absl::StrCat("longer than --mtu=", run.mtu, " allows (raise it, up to 9000)"));
-  reason(Sum(in, [](auto& q) { return q.rx.bad_fcs; }), "with a bad FCS");
-  reason(Sum(in, [](auto& q) { return q.rx.device_no_buffer; }), "without a receive buffer");
-  reason(Sum(in, [](auto& q) { return q.rx.left_at_stop; }), "left in the receive ring");
-  reason(Sum(out, [](auto& q) { return q.tx.dropped; }), "dropped by the transmit driver");
-  reason(run.sink.lost, "not written");
+  reason(Sum(run, [](auto& q) { return q.rx.bad_fcs; }), "with a bad FCS");
+  reason(Sum(run, [](auto& q) { return q.rx.device_no_buffer; }), "without a receive buffer");
+  reason(Sum(run, [](auto& q) { return q.rx.left_at_stop; }), "left in the receive ring");
+  reason(Sum(run, [](auto& q) { return q.tx.dropped; }), "dropped by the transmit driver");
+  reason(SumSinks(run, [](auto& w) { return w.lost; }), "not written");
   if (explained < totals.frames_dropped) {
     reason(totals.frames_dropped - explained, "unaccounted for");
   }
@@ -183,13 +219,13 @@ std::vector<std::string> WrongCounters(const RunRecord& run) {
       {"stale IOTLB uses",
        (in.walks ? in.walks->stale_uses : 0) + (out.walks ? out.walks->stale_uses : 0)},
       {"device model violations", in.violation_count + out.violation_count},
-      {"bad receive completions", Sum(in, [](auto& q) { return q.rx.bad_completions; })},
-      {"bad transmit completions", Sum(out, [](auto& q) { return q.tx.bad_completions; })},
-      {"bad page releases", Sum(in, [](auto& q) { return q.pool.bad_releases; })},
-      {"quarantined pages", Sum(in, [](auto& q) { return q.pool.pages_quarantined; })},
+      {"bad receive completions", Sum(run, [](auto& q) { return q.rx.bad_completions; })},
+      {"bad transmit completions", Sum(run, [](auto& q) { return q.tx.bad_completions; })},
+      {"bad page releases", Sum(run, [](auto& q) { return q.pool.bad_releases; })},
+      {"quarantined pages", Sum(run, [](auto& q) { return q.pool.pages_quarantined; })},
       {"queues stopped by the device",
-       Sum(in, [](auto& q) { return uint64_t{q.rx.device_error != 0}; }) +
-           Sum(out, [](auto& q) { return uint64_t{q.tx.device_error != 0}; })},
+       Sum(run,
+           [](auto& q) { return uint64_t{q.rx.device_error != 0} + (q.tx.device_error != 0); })},
   };
   std::vector<std::string> wrong;
   for (const auto& [name, count] : counters) {
@@ -202,11 +238,13 @@ std::vector<std::string> WrongCounters(const RunRecord& run) {
 
 Totals ComputeTotals(const RunRecord& run) {
   Totals t;
-  t.frames_in = run.source.frames_to_nic + run.source.refused;
-  t.bytes_in = run.source.bytes_to_nic + run.source.refused_bytes;
-  t.frames_out = run.sink.frames_from_nic - run.sink.lost;
-  t.bytes_out = run.sink.bytes_from_nic - run.sink.lost_bytes;
-  t.frames_dropped = t.frames_in > t.frames_out ? t.frames_in - t.frames_out : 0;
+  t.bytes_in = SumSources(run, [](auto& w) { return w.bytes_to_nic + w.refused_bytes; });
+  t.bytes_out = SumSinks(run, [](auto& w) { return w.bytes_from_nic - w.lost_bytes; });
+  for (const Flow& flow : Flows(run)) {
+    t.frames_in += flow.in;
+    t.frames_out += flow.out;
+    t.frames_dropped += flow.lost();
+  }
   for (const NicReport* nic : {&run.rig.in, &run.rig.out}) {
     if (nic == &run.rig.out && run.rig.shared_domain) break;
     t.dma_maps += nic->domain.maps;
@@ -219,7 +257,7 @@ Totals ComputeTotals(const RunRecord& run) {
     }
   }
   t.audit_errors = run.rig.audit_summary.errors;
-  t.pool_bytes = Sum(run.rig.in, [](auto& q) { return q.pool.bytes_peak; });
+  t.pool_bytes = Sum(run, [](auto& q) { return q.pool.bytes_peak; });
   if (run.loop.forwarded != 0) {
     t.driver_ns_per_frame =
         static_cast<double>(run.loop.driver_time.count()) / static_cast<double>(run.loop.forwarded);
@@ -233,9 +271,11 @@ std::vector<std::string> FindProblems(const RunRecord& run, const Totals& totals
     problems.push_back(absl::StrCat(totals.frames_dropped, " of ", totals.frames_in,
                                     " frames lost (", ExplainLoss(run, totals), ")"));
   }
-  if (totals.frames_out > totals.frames_in) {
-    problems.push_back(absl::StrCat(totals.frames_out - totals.frames_in,
-                                    " more frames out than in: something was sent twice"));
+  uint64_t too_many = 0;
+  for (const Flow& flow : Flows(run)) too_many += flow.too_many();
+  if (too_many != 0) {
+    problems.push_back(
+        absl::StrCat(too_many, " more frames out than in: something was sent twice"));
   }
   if (!run.sink_status.ok()) problems.emplace_back(run.sink_status.message());
   if (!run.loop.stalled.empty()) problems.push_back(run.loop.stalled);
@@ -282,18 +322,16 @@ std::string ToJson(const RunRecord& run, const Totals& totals) {
   ForEach(totals, [&](std::string_view name, auto value) { json[std::string(name)] = value; });
   json["elapsed_ns"] = run.loop.elapsed.count();
   json["interrupted"] = run.loop.interrupted;
-  json["options"] = {{"policy", dma::Name(run.policy)},
-                     {"queues", run.queues},
-                     {"ring", run.ring},
-                     {"mtu", run.mtu},
+  json["options"] = {{"policy", dma::Name(run.policy)}, {"both", run.both}, {"queues", run.queues},
+                     {"threads", run.threads},          {"ring", run.ring}, {"mtu", run.mtu},
                      {"audit", Name(run.rig.audit)}};
   json["policy_fallback"] = run.rig.policy_fallback;
   json["problems"] = FindProblems(run, totals);
   if (run.rig.audit != AuditMode::kOff) {
     json["audit"] = Json::parse(run.rig.audit_summary.json, nullptr, false);
   }
-  json["ports"] =
-      Json::array({PortJson(run.rig.in, run.source, true), PortJson(run.rig.out, run.sink, false)});
+  json["ports"] = Json::array({PortJson(run.rig.in, run.source, run.both ? Way::kBoth : Way::kIn),
+                               PortJson(run.rig.out, run.sink, run.both ? Way::kBoth : Way::kOut)});
   // Names from the command line may be anything; invalid UTF-8 is replaced, not thrown.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -18,11 +18,11 @@ namespace dmakit::nic::cmd {
 
 // The names, and their order, are those of the JSON file and of the printed totals.
 struct Totals {
-  uint64_t frames_in = 0;   // the input wire had to offer, refused ones included
-  uint64_t frames_out = 0;  // the output wire has taken and kept
+  uint64_t frames_in = 0;   // the input wires had to offer, refused ones included
+  uint64_t frames_out = 0;  // the output wires have taken and kept
   uint64_t bytes_in = 0;
   uint64_t bytes_out = 0;
-  uint64_t frames_dropped = 0;  // frames_in - frames_out
+  uint64_t frames_dropped = 0;  // frames_in - frames_out, for each direction
   uint64_t dma_maps = 0;        // summed over the domains, rings included
   uint64_t dma_unmaps = 0;
   uint64_t iotlb_invalidations = 0;

@@ -7,12 +7,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dma/poll.h"
 #include "dma/quarantine.h"
 
 namespace dmakit::nic::cmd {
 namespace {
 
 constexpr size_t kWords = 5;  // faults and violations told in words
+
+// For what has been handed to the ports when a run ends.
+constexpr dma::Nanos kSendRestTime{1'000'000'000};
+// A model's thread may be kept waiting for the processor: its answers take real time.
+constexpr dma::Nanos kThreadedStopDeadline{10'000'000'000};
 
 // "enic0", "mlx5_0".
 std::string InstanceName(std::string_view backend, int index) {
@@ -74,25 +80,35 @@ absl::Status Rig::SetUp(const RigOptions& options) {
   auto memory = dma::host::HostMemory::Create({});
   if (!memory.ok()) return memory.status();
   memory_ = *std::move(memory);
+  both_ = options.both;
+  threaded_ = options.threaded;
+  queues_ = options.queues;
 
   const std::string in_name = InstanceName(options.in.backend->name(), 0);
   const std::string out_name = InstanceName(options.out.backend->name(), 1);
-  auto in_nic = options.in.backend->Create({.name = in_name, .keys = options.in.keys});
+  auto in_nic =
+      options.in.backend->Create({.name = in_name, .keys = options.in.keys, .threaded = threaded_});
   if (!in_nic.ok()) return Blame("--in", in_nic.status());
   in_nic_ = *std::move(in_nic);
-  auto out_nic = options.out.backend->Create({.name = out_name, .keys = options.out.keys});
+  auto out_nic = options.out.backend->Create(
+      {.name = out_name, .keys = options.out.keys, .threaded = threaded_});
   if (!out_nic.ok()) return Blame("--out", out_nic.status());
   out_nic_ = *std::move(out_nic);
 
   if (absl::Status s = MakeSpace(options); !s.ok()) return s;
+  return OpenPorts(options);
+}
 
+absl::Status Rig::OpenPorts(const RigOptions& options) {
   PortOptions port;
   port.ring_size = options.ring;
   port.mtu = options.mtu;
   port.page_order = options.page_order;
   port.policy = options.policy;
+  if (threaded_) port.stop_deadline = kThreadedStopDeadline;
+  if (options.stop_deadline) port.stop_deadline = *options.stop_deadline;
   port.rx_queues = options.queues;
-  port.tx_queues = 0;
+  port.tx_queues = both_ ? options.queues : 0;
   auto in_port = in_nic_->Open(*space_, port);
   if (!in_port.ok()) return Blame("--in", in_port.status());
   in_port_ = *std::move(in_port);
@@ -101,9 +117,11 @@ absl::Status Rig::SetUp(const RigOptions& options) {
   if (!out_port.ok()) return Blame("--out", out_port.status());
   out_port_ = *std::move(out_port);
 
-  // One thread does both: what it transmits goes back to the pool it owns, without atomics.
-  for (uint32_t q = 0; q < options.queues; ++q) {
+  // One thread serves queue q of both ports: what it transmits goes back to a pool it owns, without
+  // atomics.
+  for (uint32_t q = 0; q < queues_; ++q) {
     out_port_->SetTxOwner(q, &in_port_->rx_pool(q));
+    if (both_) in_port_->SetTxOwner(q, &out_port_->rx_pool(q));
   }
   return absl::OkStatus();
 }
@@ -139,26 +157,84 @@ void Rig::Plug(Wire& source, Wire& sink) {
   if (Model* const model = out_nic_->model()) model->Plug(&sink);
 }
 
+void Rig::Unplug() {
+  models_.clear();
+  for (Nic* const nic : {in_nic_.get(), out_nic_.get()}) {
+    if (Model* const model = nic->model()) model->Plug(nullptr);
+  }
+}
+
 absl::Status Rig::Start() {
+  absl::Status status = StartModels();
+  if (status.ok()) status = StartPorts();
+  if (status.ok()) return status;
+  for (Port* const port : {out_port_.get(), in_port_.get()}) port->Stop().IgnoreError();
+  Unplug();
+  return status;
+}
+
+absl::Status Rig::StartModels() {
+  if (!threaded_) return absl::OkStatus();
+  for (Nic* const nic : {in_nic_.get(), out_nic_.get()}) {
+    if (nic->model() == nullptr) continue;
+    auto thread = ModelThread::Start(*nic->model(), threads_);
+    if (!thread.ok()) return thread.status();
+    models_.push_back(*std::move(thread));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Rig::StartPorts() {
   if (absl::Status s = out_port_->Start(); !s.ok()) return Blame("--out", s);
   if (absl::Status s = in_port_->Start(); !s.ok()) return Blame("--in", s);
   return absl::OkStatus();
 }
 
-ForwardLoop::Side Rig::in() { return {in_port_.get(), in_nic_->model()}; }
-ForwardLoop::Side Rig::out() { return {out_port_.get(), out_nic_->model()}; }
+ForwardLoop::Side Rig::in() { return {in_port_.get(), threaded_ ? nullptr : in_nic_->model()}; }
+ForwardLoop::Side Rig::out() { return {out_port_.get(), threaded_ ? nullptr : out_nic_->model()}; }
 
-RigReport Rig::Finish() {
-  RigReport report;
-  // The out port holds packets of the in port's pools: it lets go of them first.
-  for (Port* const port : {out_port_.get(), in_port_.get()}) {
-    const absl::Status stopped = port->Stop();
+// Where each port holds packets of the other's pools, the first to stop would wait in vain for the
+// second: both send first. A device that sends nothing any more ends this early, or by the clock.
+void Rig::SendRest() {
+  const bool sent = dma::PollUntil(dma::SystemWaiter(), kSendRestTime, [this] {
+    bool worked = threaded_;
+    for (const ForwardLoop::Side& side : {in(), out()}) {
+      if (side.model != nullptr) worked |= side.model->Step();
+    }
+    uint64_t in_flight = 0;
+    for (Port* const port : {in_port_.get(), out_port_.get()}) {
+      for (uint32_t q = 0; q < queues_; ++q) worked |= port->Reap(q) > 0;
+      for (const QueueStats& queue : port->stats().queues) in_flight += queue.tx.in_flight;
+    }
+    return in_flight == 0 || !worked;
+  });
+  (void)sent;  // what is left shows in the statistics
+}
+
+void Rig::StopPorts(StopOrder order, RigReport& report) {
+  if (both_) SendRest();
+  Port* const first = order == StopOrder::kOutFirst ? out_port_.get() : in_port_.get();
+  Port* const second = order == StopOrder::kOutFirst ? in_port_.get() : out_port_.get();
+  absl::Status first_stopped = first->Stop();
+  const absl::Status second_stopped = second->Stop();
+  // It waited for packets that the second has let go of by now. What it could not send has been
+  // counted, what its device would not let go of is in quarantine.
+  if (both_ && !first_stopped.ok()) first_stopped = first->Stop();
+  for (const absl::Status& stopped : {first_stopped, second_stopped}) {
     if (!stopped.ok()) report.problems.emplace_back(stopped.message());
   }
+}
+
+RigReport Rig::Finish(StopOrder order) {
+  RigReport report;
+  StopPorts(order, report);
   PortStats in = in_port_->stats();
   PortStats out = out_port_->stats();
+  // The one whose pools end first is not to be returned to any more.
+  for (uint32_t q = 0; both_ && q < queues_; ++q) in_port_->SetTxOwner(q, nullptr);
   out_port_.reset();
   in_port_.reset();
+  models_.clear();
   CheckLeftovers(report);
   report.shared_domain = &in_nic_->domain() == &out_nic_->domain();
   report.in = Report(*in_nic_, std::move(in));
@@ -167,9 +243,7 @@ RigReport Rig::Finish() {
   space_.reset();
   Summarize(report);
   for (std::string& line : leaks_) report.problems.push_back(std::move(line));
-  for (Nic* const nic : {in_nic_.get(), out_nic_.get()}) {
-    if (Model* const model = nic->model()) model->Plug(nullptr);
-  }
+  Unplug();
   return report;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rig: two NICs on one address space, ready to forward from one to the other, and everything under
-// them (memory, fence, threads, clock). Made for the stepped models of this program: NICs run in
-// the caller's thread. One thread.
+// Rig: two NICs on one address space, ready to forward from one to the other, or both ways, and
+// everything under them (memory, fence, threads, clock). Software NICs are stepped by the caller,
+// or, for a run with threads, have one each from Start to Finish. Used by one thread.
 //
 // Life: Create opens the ports; plug the wires; Start; (a ForwardLoop runs and is destroyed);
 // Finish, which stops and closes the ports and tells what they did and what is left of them.
@@ -55,12 +55,16 @@ struct RigOptions {
   };
   End in;
   End out;
+  bool both = false;      // each port receives and transmits
+  bool threaded = false;  // software NICs have threads of their own
   uint32_t queues = 1;
   uint32_t ring = 512;
   uint32_t mtu = 9000;
   std::optional<unsigned> page_order;
   dma::Policy policy = dma::Policy::kPersistent;
   AuditMode audit = kDefaultAudit;
+  // How long each port may take to stop. Default: 1 s, or 10 s where devices answer in real time.
+  std::optional<dma::Nanos> stop_deadline{};
 };
 
 // What the audit of both NICs found.
@@ -100,21 +104,33 @@ class Rig {
   Rig(const Rig&) = delete;
   Rig& operator=(const Rig&) = delete;
 
-  // The wires stay the caller's and live until Finish.
+  // The wires stay the caller's and live until Finish, or until Start fails.
   void Plug(Wire& source, Wire& sink);
   absl::Status Start();
 
+  // For a ForwardLoop: models that run by themselves are not its to step.
   ForwardLoop::Side in();
   ForwardLoop::Side out();
   dma::host::Clock& clock() { return clock_; }
+  dma::host::ThreadStarter& threads() { return threads_; }
+
+  // Which port is stopped first. One that only transmits packets of the other must be; where both
+  // hold packets of each other, either may be: what both were given to send has left before.
+  enum class StopOrder : uint8_t { kOutFirst, kInFirst };
 
   // Once. Nothing of the ports is left afterwards.
-  RigReport Finish();
+  RigReport Finish(StopOrder order = StopOrder::kOutFirst);
 
  private:
   Rig() = default;
   absl::Status SetUp(const RigOptions& options);
   absl::Status MakeSpace(const RigOptions& options);
+  absl::Status OpenPorts(const RigOptions& options);
+  absl::Status StartModels();
+  absl::Status StartPorts();
+  void Unplug();
+  void SendRest();
+  void StopPorts(StopOrder order, RigReport& report);
   void CheckLeftovers(RigReport& report);
   void Summarize(RigReport& report) const;
 
@@ -122,15 +138,19 @@ class Rig {
   dma::host::SystemThreads threads_;
   dma::host::MembarrierFence fence_;
   AuditMode audit_mode_ = AuditMode::kOff;
+  bool both_ = false;
+  bool threaded_ = false;
+  uint32_t queues_ = 1;
   std::vector<std::string> leaks_;  // filled by the address space when it dies
   std::unique_ptr<dma::host::HostMemory> memory_;
   std::unique_ptr<Nic> in_nic_;
   std::unique_ptr<Nic> out_nic_;
+  std::vector<ModelThread> models_;  // outlive the ports, whose stopping needs them
   std::unique_ptr<dma::host::FaultGuard> guard_;
   std::unique_ptr<dma::Audit> audit_;  // outlives the devices, ends before their domains
   std::unique_ptr<dma::AddressSpace> space_;
   std::unique_ptr<Port> in_port_;
-  std::unique_ptr<Port> out_port_;  // holds packets of in_port_: dies first
+  std::unique_ptr<Port> out_port_;  // may hold packets of in_port_: dies first
 };
 
 }  // namespace dmakit::nic::cmd

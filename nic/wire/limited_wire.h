@@ -4,7 +4,7 @@
 // when told to. That is how a run stops without losing anything: the NIC sees the wire run dry and
 // everything behind it drains. It also tells whether a frame is waiting that the NIC does not take.
 //
-// Stop() from any thread; the rest as every wire.
+// Stop(), exhausted() and frame_waiting() from any thread; the rest as every wire.
 #ifndef DMAKIT_NIC_WIRE_LIMITED_WIRE_H_
 #define DMAKIT_NIC_WIRE_LIMITED_WIRE_H_
 
@@ -16,17 +16,34 @@
 
 namespace dmakit::nic {
 
-class LimitedWire final : public Wire {
+// How many frames may still be taken, by one wire or by several together. Any thread.
+class FrameBudget {
  public:
   static constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
+  explicit FrameBudget(uint64_t frames) : left_(frames) {}
+  // False: none is left.
+  bool Take();
+  bool empty() const { return left_.load(std::memory_order_acquire) == 0; }
+
+ private:
+  std::atomic<uint64_t> left_;
+};
+
+class LimitedWire final : public Wire {
+ public:
+  static constexpr uint64_t kNoLimit = FrameBudget::kNoLimit;
+
   // `inner` must outlive this wire. `max_frames` counts frames taken, not those refused.
   explicit LimitedWire(Wire& inner, uint64_t max_frames = kNoLimit)
-      : inner_(inner), left_(max_frames) {}
+      : inner_(inner), own_(max_frames), budget_(own_) {}
+  // The same with a limit for several wires in sum. `budget` must outlive this wire.
+  LimitedWire(Wire& inner, FrameBudget& budget) : inner_(inner), own_(0), budget_(budget) {}
 
-  void Stop() { stopped_.store(true, std::memory_order_relaxed); }
+  // No frame is shown any more; one that has been shown may still be taken.
+  void Stop() { stopped_.store(true); }
   // The last Peek showed a frame which has not been taken since.
-  bool frame_waiting() const { return waiting_; }
+  bool frame_waiting() const { return waiting_.load(std::memory_order_relaxed); }
 
   std::optional<std::span<const std::byte>> Peek() override;
   void Pop() override;
@@ -37,9 +54,14 @@ class LimitedWire final : public Wire {
 
  private:
   Wire& inner_;
-  std::atomic<uint64_t> left_;
+  FrameBudget own_;
+  FrameBudget& budget_;
   std::atomic<bool> stopped_{false};
-  bool waiting_ = false;
+  // From the begin of a Peek until its frame is taken, or there was none. Written before Peek reads
+  // stopped_, and read after Stop wrote it: a frame that Peek still shows is never overlooked.
+  std::atomic<bool> looking_{false};
+  std::atomic<bool> waiting_{false};
+  bool reserved_ = false;  // one frame of the budget is this wire's, for the next Pop
 };
 
 }  // namespace dmakit::nic

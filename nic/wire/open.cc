@@ -11,6 +11,7 @@
 #include "nic/wire/pcap_sink.h"
 #include "nic/wire/pcap_source.h"
 #include "nic/wire/spec.h"
+#include "nic/wire/tap_wire.h"
 
 namespace dmakit::nic {
 namespace {
@@ -28,7 +29,14 @@ Parts Split(std::string_view spec) {
   return {spec.substr(0, colon), spec.substr(colon + 1), true};
 }
 
-absl::Status CheckPcap(std::string_view file) {
+// A wire of `kind` cannot be both ways of a port.
+absl::Status OneWay(std::string_view kind) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("wire ", std::string(kind),
+                   ": goes one way; where frames go both ways give tap:NAME or null"));
+}
+
+absl::Status CheckPcap(std::string_view file, WireRole role) {
   if (file.empty()) {
     return absl::InvalidArgumentError("wire \"pcap:\": a file must follow, as in pcap:in.pcap");
   }
@@ -41,6 +49,7 @@ absl::Status CheckPcap(std::string_view file) {
         "wire \"pcap:-\": is not supported; for a pipe give /dev/stdin, for a file of this name "
         "give ./-");
   }
+  if (role == WireRole::kBoth) return OneWay("pcap");
   return absl::OkStatus();
 }
 
@@ -49,6 +58,7 @@ absl::Status CheckGenerator(std::string_view keys, WireRole role) {
     return absl::InvalidArgumentError(
         "wire gen: makes frames and cannot take any; for the sending port use pcap:FILE or null");
   }
+  if (role == WireRole::kBoth) return OneWay("gen");
   return Generator::Parse(keys).status();
 }
 
@@ -56,8 +66,9 @@ absl::Status CheckGenerator(std::string_view keys, WireRole role) {
 
 absl::Status CheckWire(std::string_view spec, WireRole role) {
   const Parts parts = Split(spec);
-  if (parts.kind == "pcap" && parts.colon) return CheckPcap(parts.argument);
+  if (parts.kind == "pcap" && parts.colon) return CheckPcap(parts.argument, role);
   if (parts.kind == "gen") return CheckGenerator(parts.argument, role);
+  if (parts.kind == "tap" && parts.colon) return TapWire::CheckName(parts.argument);
   if (spec == "null") return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("wire ", Quote(spec), ": must be one of ", std::string(WireHelp())));
@@ -72,6 +83,7 @@ absl::StatusOr<std::unique_ptr<Wire>> OpenWire(std::string_view spec, WireRole r
     if (!options.ok()) return options.status();
     return Generator::Create(*options);
   }
+  if (parts.kind == "tap") return TapWire::Open(parts.argument);
   const std::optional<std::string> file = WireFile(spec, working_directory);
   if (!file.has_value()) return std::make_unique<NullWire>();
   if (role == WireRole::kSource) return PcapSource::Open(*file);
@@ -91,7 +103,7 @@ std::string ResolvePath(std::string_view path, std::string_view working_director
 
 std::string_view WireHelp() {
   return "pcap:FILE, gen:[size=N[-M]][,count=N][,flows=N][,pattern=counter|zeros|ones|random], "
-         "null";
+         "tap:NAME, null";
 }
 
 }  // namespace dmakit::nic

@@ -15,9 +15,11 @@
 
 namespace dmakit::nic {
 
-enum class WireRole : uint8_t { kSource, kSink };
+// What the wire is for: frames to the NIC, frames from it, or both.
+enum class WireRole : uint8_t { kSource, kSink, kBoth };
 
-// Opens the wire that `spec` names: "pcap:FILE", "gen:size=64,count=1000000,flows=8", "null".
+// Opens the wire that `spec` names: "pcap:FILE", "gen:size=64,count=1000000,flows=8", "tap:tap0",
+// "null".
 // Errors name the part of the spec, the value, the rule and the remedy. `working_directory` is what
 // relative paths are relative to (empty: the process's own). Opening a capture as a sink empties
 // the file: compare WireFile() of both ends first.

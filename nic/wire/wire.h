@@ -31,7 +31,7 @@ struct WireStats {
   uint64_t refused = 0;  // never offered to the NIC: the sum of the two reasons
   uint64_t refused_bytes = 0;
   uint64_t refused_short = 0;  // shorter than kMinFrame
-  uint64_t refused_cut = 0;    // the capture holds only part of it
+  uint64_t refused_cut = 0;    // the wire has only part of it: a capture's snap length
   uint64_t lost = 0;           // sent by the NIC and not kept: disk full, nobody to take it
   uint64_t lost_bytes = 0;
 };

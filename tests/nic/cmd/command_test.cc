@@ -186,6 +186,9 @@ TEST_CASE("null as the input has no frames") {
   const Outcome run = Run({"forward", "--in=fake,wire=null", "--out=fake,wire=null"});
   CHECK(run.code == kExitDone);
   CHECK(StrContains(run.out, "frames_in              0\n"));
+  const Outcome both = Run({"forward", "--in=fake,wire=null", "--out=fake,wire=null", "--both"});
+  CHECK(both.code == kExitDone);
+  CHECK(StrContains(both.out, "frames_in              0\n"));
 }
 
 TEST_CASE("frames that do not fit are dropped and counted, and the run says so") {
@@ -306,6 +309,9 @@ TEST_CASE("bad usage and input: one line, exit code 2, and nothing is overwritte
       {{"forward", "--in=", out}, "--in= must be followed by a value"},
       {{"demo", "forward"}, "forward"},
       {{"forward", in, out, "--mtu=67"}, "\"67\" must be a number from 68 to 9000"},
+      {{"forward", in, out, "--queues=2", "--threads=3"}, "\"3\" must be a number from 1 to 2"},
+      {{"forward", in, out, "--both"}, "--in: wire pcap: goes one way"},
+      {{"forward", "--in=fake,wire=tap:a/b", out}, "--in: wire tap: \"a/b\" is no interface"},
       {{"forward", in, out, "--queues=0"}, "\"0\" must be a number from 1 to 64"},
       {{"forward", in, out, "--ring=1"}, "--in: ring size 1: must be between 2 and 4096"},
       {{"forward", in, out, "--page-order=30"}, "\"30\" must be a number from 0 to 9"},

@@ -26,6 +26,8 @@ TEST_CASE("defaults") {
   CHECK_FALSE(o->duration.has_value());
   CHECK(o->burst == 32);
   CHECK(o->queues == 1);
+  CHECK(o->threads == 0);
+  CHECK_FALSE(o->both);
   CHECK(o->ring == 512);
   CHECK(o->mtu == 9000);
   CHECK_FALSE(o->page_order.has_value());
@@ -39,6 +41,7 @@ TEST_CASE("every option is read") {
   text.seconds = "1.5";
   text.burst = "512";
   text.queues = "4";
+  text.threads = "3";
   text.ring = "4096";
   text.mtu = "68";
   text.page_order = "9";
@@ -50,6 +53,7 @@ TEST_CASE("every option is read") {
   CHECK(o->duration == dma::Nanos{1'500'000'000});
   CHECK(o->burst == 512);
   CHECK(o->queues == 4);
+  CHECK(o->threads == 3);
   CHECK(o->ring == 4096);
   CHECK(o->mtu == 68);
   CHECK(o->page_order == 9u);
@@ -71,6 +75,8 @@ TEST_CASE("bad values are named with rule and remedy") {
       {&ForwardText::mtu, "9001", "--mtu: \"9001\" must be a number from 68 to 9000"},
       {&ForwardText::queues, "0", "--queues: \"0\" must be a number from 1 to 64"},
       {&ForwardText::queues, "65", "--queues: \"65\" must be a number from 1 to 64"},
+      {&ForwardText::threads, "0", "--threads: \"0\" must be a number from 1 to 1; raise --queues"},
+      {&ForwardText::threads, "2", "--threads: \"2\" must be a number from 1 to 1; raise --queues"},
       {&ForwardText::ring, "-48", "--ring: \"-48\" must be a number from 1 to 4294967295"},
       {&ForwardText::ring, "4294967296", "--ring: \"4294967296\" must be a number"},
       {&ForwardText::burst, "0", "--burst: \"0\" must be a number from 1 to 512"},
@@ -101,6 +107,22 @@ TEST_CASE("bad values are named with rule and remedy") {
     INFO(o.status().message());
     CHECK(absl::StartsWith(o.status().message(), c.message));
   }
+}
+
+TEST_CASE("both directions need wires that have two") {
+  ForwardText text;
+  text.both = true;
+  text.in = "enic,wire=tap:tap0";
+  text.out = "enic,wire=null";
+  REQUIRE(ParseForward(text).ok());
+  CHECK(ParseForward(text)->both);
+  text.in = "enic,wire=gen:size=64";
+  CHECK(absl::StartsWith(ParseForward(text).status().message(), "--in: wire gen: goes one way"));
+  text.in = "enic,wire=tap:a/b";
+  CHECK(absl::StartsWith(ParseForward(text).status().message(), "--in: wire tap: \"a/b\" is no"));
+  text.in.reset();
+  CHECK(absl::StartsWith(ParseForward(text).status().message(),
+                         "--in: is missing; give a port, as in --in=enic,wire=tap:tap0"));
 }
 
 TEST_CASE("both ports are required") {

@@ -79,6 +79,31 @@ TEST_CASE("every frame that does not come out is lost, explained or not") {
             "driver, 4 not written, 4 unaccounted for)"});
 }
 
+TEST_CASE("both directions add up, and neither makes good what the other loses") {
+  RunRecord run = Clean();
+  run.both = true;
+  run.sink.frames_to_nic = run.source.frames_from_nic = 40;
+  run.sink.bytes_to_nic = run.source.bytes_from_nic = 4000;
+  run.rig.in.port.queues[0].pool.bytes_peak = 1;
+  run.rig.out.port.queues[1].pool.bytes_peak = 2;
+  CHECK(Problems(run).empty());
+  CHECK(ComputeTotals(run).frames_in == 140);
+  CHECK(ComputeTotals(run).frames_out == 140);
+  CHECK(ComputeTotals(run).bytes_in == 10000);
+  CHECK(ComputeTotals(run).bytes_out == 10000);
+  CHECK(ComputeTotals(run).pool_bytes == 3);
+
+  run.source.frames_from_nic += 2;
+  run.sink.lost = 1;
+  run.rig.in.port.queues[0].tx.dropped = 1;
+  run.sink.frames_from_nic -= 1;
+  CHECK(ComputeTotals(run).frames_dropped == 2);
+  CHECK(Problems(run) ==
+        std::vector<std::string>{
+            "2 of 140 frames lost (1 dropped by the transmit driver, 1 not written)",
+            "2 more frames out than in: something was sent twice"});
+}
+
 TEST_CASE("each thing that must not happen is a problem of its own") {
   const auto one = [](auto change) {
     RunRecord run = Clean();

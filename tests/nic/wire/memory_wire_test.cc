@@ -91,11 +91,45 @@ TEST_CASE("stopping ends the supply at once") {
   CHECK_FALSE(limited.frame_waiting());
   CHECK(limited.Peek().has_value());
   limited.Stop();
-  CHECK(limited.exhausted());
+  CHECK_FALSE(limited.exhausted());  // whoever was shown a frame may still take it
   CHECK_FALSE(limited.Peek().has_value());
+  CHECK(limited.exhausted());
   CHECK_FALSE(limited.frame_waiting());
   limited.Pop();  // shows nothing: takes nothing
   CHECK(source.stats().frames_to_nic == 1);
+}
+
+TEST_CASE("a frame that was shown before the stop can be taken, and is the last") {
+  MemorySource source({MakeFrame(20, 1), MakeFrame(20, 2)});
+  LimitedWire limited(source);
+  CHECK(limited.Peek().has_value());
+  limited.Stop();
+  limited.Pop();
+  CHECK(limited.exhausted());
+  CHECK_FALSE(limited.Peek().has_value());
+  CHECK(source.stats().frames_to_nic == 1);
+}
+
+TEST_CASE("wires that share a limit take no more in sum, and an idle one holds nothing back") {
+  MemorySource a(std::vector<Frame>(10, MakeFrame(20, 1)));
+  NullWire idle;
+  MemorySource b(std::vector<Frame>(10, MakeFrame(20, 2)));
+  FrameBudget budget(7);
+  LimitedWire first(a, budget);
+  LimitedWire second(idle, budget);
+  LimitedWire third(b, budget);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(first.Peek().has_value());
+    first.Pop();
+  }
+  CHECK(first.Peek().has_value());  // the fourth is its own, taken or not
+  CHECK_FALSE(second.Peek().has_value());
+  CHECK(Drain(third).size() == 3);
+  CHECK(third.exhausted());
+  CHECK_FALSE(first.exhausted());
+  CHECK(Drain(first).size() == 1);
+  CHECK(first.exhausted());
+  CHECK(a.stats().frames_to_nic + b.stats().frames_to_nic == 7);
 }
 
 TEST_CASE("without a limit the inner wire's end is the end") {

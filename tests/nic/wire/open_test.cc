@@ -56,6 +56,12 @@ TEST_CASE("bad wires are refused by name") {
       {"pcap:-", WireRole::kSink, "/dev/stdin"},
       {"gen:size=1", WireRole::kSource, "size: \"1\" must be a number from 60"},
       {"gen:size=64", WireRole::kSink, "makes frames and cannot take any"},
+      {"gen:size=64", WireRole::kBoth, "wire gen: goes one way; where frames go both ways"},
+      {"pcap:a.pcap", WireRole::kBoth, "wire pcap: goes one way; where frames go both ways"},
+      {"tap", WireRole::kSource, "wire \"tap\": must be one of"},
+      {"tap:", WireRole::kBoth, "an interface must follow, as in tap:tap0"},
+      {"tap:a/b", WireRole::kSink, "is no interface's name"},
+      {"tap:abcdefghijklmnop", WireRole::kBoth, "has 16 characters"},
   };
   for (const Case& c : cases) {
     const auto wire = OpenWire(c.spec, c.role, "");
@@ -66,6 +72,15 @@ TEST_CASE("bad wires are refused by name") {
     CHECK(CheckWire(c.spec, c.role) == wire.status());
   }
   CHECK_FALSE(OpenWire(std::string("pcap:a\0b", 8), WireRole::kSink, "").ok());
+}
+
+TEST_CASE("a wire for both ways is a TAP or null") {
+  for (const WireRole role : {WireRole::kSource, WireRole::kSink, WireRole::kBoth}) {
+    CHECK(CheckWire("tap:tap0", role).ok());
+    CHECK(CheckWire("null", role).ok());
+    CHECK(OpenWire("null", role, "").ok());
+  }
+  CHECK_FALSE(WireFile("tap:tap0", "/home/x").has_value());
 }
 
 TEST_CASE("relative paths are the caller's") {
