@@ -17,6 +17,7 @@
 #include "nic/cmd/forward.h"
 #include "nic/cmd/options.h"
 #include "nic/cmd/report.h"
+#include "nic/cmd/run_metrics.h"
 #include "nic/cmd/stats_file.h"
 #include "nic/wire/open.h"
 
@@ -61,7 +62,8 @@ void DescribeForward(CLI::App& app, ForwardText& text, const BackendRegistry& re
       ->type_name("[MODE]")
       ->expected(0, 1)
       ->default_str("on");
-  option("--stats", text.stats, "FILE", "write totals and all counters as JSON");
+  option("--stats", text.stats, "FILE", "write totals and all counters");
+  option("--stats-format", text.stats_format, "NAME", "json (default), prometheus or text");
   app.footer(PortHelp(registry));
 }
 
@@ -110,7 +112,7 @@ int Forward(const ForwardText& text, const BackendRegistry& registry, const Envi
     failures.insert(failures.begin(), absl::StrCat("--in: ", run->source_status.message()));
   }
   if (stats) {
-    const absl::Status written = stats->Write(ToJson(*run, totals));
+    const absl::Status written = stats->Write(ToStats(options->stats_format, *run, totals));
     if (!written.ok()) {
       code = kExitUsage;
       failures.emplace_back(written.message());

@@ -13,6 +13,7 @@ namespace dmakit::nic::cmd {
 namespace {
 
 constexpr size_t kWords = 5;  // faults and violations told in words
+constexpr char kSpaceName[] = "forward";
 
 // "enic0", "mlx5_0".
 std::string InstanceName(std::string_view backend, int index) {
@@ -110,7 +111,7 @@ absl::Status Rig::SetUp(const RigOptions& options) {
 
 absl::Status Rig::MakeSpace(const RigOptions& options) {
   dma::AddressSpace::Options space_options;
-  space_options.name = "forward";
+  space_options.name = kSpaceName;
   space_options.memory = memory_.get();
   space_options.clock = &clock_;
   space_options.threads = &threads_;
@@ -157,6 +158,7 @@ RigReport Rig::Finish() {
   }
   PortStats in = in_port_->stats();
   PortStats out = out_port_->stats();
+  report.space = DescribeSpace();
   out_port_.reset();
   in_port_.reset();
   CheckLeftovers(report);
@@ -173,6 +175,15 @@ RigReport Rig::Finish() {
   return report;
 }
 
+SpaceReport Rig::DescribeSpace() const {
+  SpaceReport report;
+  report.name = kSpaceName;
+  report.stats = space_->stats();
+  if (dma::FlushQueue* const queue = space_->flush_queue()) report.flush = queue->stats();
+  report.devices = space_->device_stats();
+  return report;
+}
+
 void Rig::Summarize(RigReport& report) const {
   report.audit = audit_mode_;
   if (audit_ == nullptr) return;
@@ -180,6 +191,10 @@ void Rig::Summarize(RigReport& report) const {
   summary.errors = audit_->errors();
   summary.warnings = audit_->warnings();
   summary.json = audit_->Json();
+  for (int code = 1; code <= dma::kAuditCodes; ++code) {
+    const auto audited = static_cast<dma::AuditCode>(code);
+    summary.totals.emplace_back(dma::Name(audited), audit_->total(audited));
+  }
   for (const dma::AuditReport& r : audit_->reports()) {
     if (summary.reports.size() == kWords) break;
     summary.reports.push_back(dma::ToText(r));

@@ -17,6 +17,7 @@
 #include "tests/catch.h"
 #include "tests/nic/cmd/command.h"
 #include "tests/nic/cmd/fake_backend.h"
+#include "tests/nic/prometheus.h"
 #include "tests/nic/wire/capture.h"
 
 namespace dmakit::nic::cmd {
@@ -113,6 +114,35 @@ TEST_CASE("the statistics have exactly these names at the top, and detail per qu
     CHECK(out["tx"].size() == 14);
     CHECK(out["tx"]["in_flight"] == 0);
   }
+}
+
+TEST_CASE("--stats-format chooses what is written") {
+  WriteCapture("in.pcap", SomeFrames(40));
+  REQUIRE(Forward({"--stats-format=prometheus", "--policy=deferred", "--audit"}).code == kExitDone);
+  testing::PrometheusReader reader;
+  CHECK(reader.Read(ReadFile(TempPath("stats.json"))).empty());
+  CHECK(reader.samples().at({"dmakit_rx_packets_total", {{"device", "fake0"}, {"queue", "0"}}}) ==
+        40);
+  CHECK(reader.samples().at({"dmakit_space_maps_total", {{"space", "forward"}}}) > 0);
+  CHECK(reader.samples().at({"dmakit_flush_deferred_total", {{"space", "forward"}}}) > 0);
+  CHECK(reader.samples().contains({"dmakit_device_maps_total", {{"device", "fake1"}}}));
+  CHECK(reader.samples().at({"dmakit_audit_reports_total", {{"class", "wrong-size"}}}) == 0);
+
+  REQUIRE(Forward({"--stats-format=text"}).code == kExitDone);
+  CHECK(StrContains(ReadFile(TempPath("stats.json")),
+                    "device=fake1 queue=0:\n     tx_packets: 40\n"));
+  REQUIRE(Forward({"--stats-format=json"}).code == kExitDone);
+  CHECK(Stats()["address_space"]["devices"].size() == 2);
+  CHECK_FALSE(Stats()["address_space"].contains("flush_queue"));
+
+  CHECK(
+      Forward({"--stats-format=xml"}).err ==
+      "dmakit: --stats-format: \"xml\" must be json, prometheus or text; leave it out for json\n");
+  const Outcome alone =
+      Run({"forward", "--in=fake,wire=null", "--out=fake,wire=null", "--stats-format=text"});
+  CHECK(alone.code == kExitUsage);
+  CHECK(alone.err ==
+        "dmakit: --stats-format: \"text\" needs a file to be written; add --stats=FILE\n");
 }
 
 TEST_CASE("several queues lose nothing") {
