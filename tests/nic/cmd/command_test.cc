@@ -324,7 +324,7 @@ TEST_CASE("bad usage and input: one line, exit code 2, and nothing is overwritte
     std::string words;
   };
   const Case cases[] = {
-      {{}, "a command must follow: demo or forward"},
+      {{}, "a command must follow: demo, forward or devices"},
       {{"fly"}, "fly"},
       {{"forward"}, "--in: is missing"},
       {{"forward", in}, "--out: is missing"},
