@@ -288,4 +288,15 @@ AddressSpace::Stats AddressSpace::stats() const {
   return stats;
 }
 
+std::vector<std::pair<std::string, DeviceStats>> AddressSpace::device_stats() const {
+  std::vector<std::shared_ptr<internal::DeviceState>> devices;
+  {
+    std::shared_lock<TopologyMutex> lock(state_->topology);
+    devices = state_->devices;
+  }
+  std::vector<std::pair<std::string, DeviceStats>> all;
+  for (const auto& device : devices) all.emplace_back(device->options.name, device->Stats());
+  return all;
+}
+
 }  // namespace dmakit::dma

@@ -15,6 +15,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -148,6 +150,8 @@ class AddressSpace {
   FlushQueue* flush_queue();  // nullptr under strict
   class Quarantine& quarantine();
   Stats stats() const;
+  // Of the devices attached now, by name.
+  std::vector<std::pair<std::string, DeviceStats>> device_stats() const;
 
  private:
   explicit AddressSpace(std::shared_ptr<internal::SpaceState> state);

@@ -186,12 +186,7 @@ void Device::set_observer(Observer* observer) {
   state_->space->CountWatchers();
 }
 
-DeviceStats Device::stats() const {
-  std::lock_guard<std::mutex> lock(state_->mutex);
-  DeviceStats stats = state_->stats;
-  stats.bounce_bytes_now = state_->slots->in_use().value();
-  return stats;
-}
+DeviceStats Device::stats() const { return state_->Stats(); }
 
 void Device::ForEachLive(const std::function<void(const MappingEvent&)>& visit) const {
   std::vector<LiveMapping> copy;

@@ -56,6 +56,13 @@ void DeviceState::Insert(LiveMapping mapping) {
   live.insert_or_assign(key, std::move(mapping));
 }
 
+DeviceStats DeviceState::Stats() const {
+  std::lock_guard<std::mutex> lock(mutex);
+  DeviceStats copy = stats;
+  copy.bounce_bytes_now = slots->in_use().value();
+  return copy;
+}
+
 void DeviceState::CountFailure() {
   std::lock_guard<std::mutex> lock(mutex);
   ++stats.map_failures;

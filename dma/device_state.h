@@ -128,6 +128,7 @@ struct DeviceState : std::enable_shared_from_this<DeviceState>, Releaser {
   // Null, mostly: then there is nothing to tell.
   Observer* watcher() const { return observer.load(std::memory_order_relaxed); }
   void Insert(LiveMapping mapping);
+  DeviceStats Stats() const;
   void CountFailure();
 
   // `cache`: none, or one whose ceiling is not above the device's.

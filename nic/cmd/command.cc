@@ -14,9 +14,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "nic/cmd/demo.h"
+#include "nic/cmd/devices.h"
 #include "nic/cmd/forward.h"
 #include "nic/cmd/options.h"
 #include "nic/cmd/report.h"
+#include "nic/cmd/run_metrics.h"
 #include "nic/cmd/stats_file.h"
 #include "nic/wire/open.h"
 
@@ -64,8 +66,15 @@ void DescribeForward(CLI::App& app, ForwardText& text, const BackendRegistry& re
       ->type_name("[MODE]")
       ->expected(0, 1)
       ->default_str("on");
-  option("--stats", text.stats, "FILE", "write totals and all counters as JSON");
+  option("--stats", text.stats, "FILE", "write totals and all counters");
+  option("--stats-format", text.stats_format, "NAME", "json (default), prometheus or text");
   app.footer(PortHelp(registry));
+}
+
+void DescribeDevices(CLI::App& app, DevicesText& text) {
+  app.add_option("--sysfs", text.sysfs, "look here (default /sys)")->type_name("ROOT");
+  app.add_option("--proc", text.proc, "routes and addresses (default /proc)")->type_name("ROOT");
+  app.add_flag("--json", text.json, "print one JSON object");
 }
 
 // Rate and drops, on one line that is overwritten.
@@ -113,7 +122,7 @@ int Forward(const ForwardText& text, const BackendRegistry& registry, const Envi
     failures.insert(failures.begin(), absl::StrCat("--in: ", run->source_status.message()));
   }
   if (stats) {
-    const absl::Status written = stats->Write(ToJson(*run, totals));
+    const absl::Status written = stats->Write(ToStats(options->stats_format, *run, totals));
     if (!written.ok()) {
       code = kExitUsage;
       failures.emplace_back(written.message());
@@ -134,6 +143,10 @@ int RunCommand(const std::vector<std::string>& args, const BackendRegistry& regi
       app.add_subcommand("forward", "Receives on one port and transmits on the other");
   ForwardText text;
   DescribeForward(*forward, text, registry);
+  CLI::App* const devices =
+      app.add_subcommand("devices", "Lists the NICs of this machine and what each needs first");
+  DevicesText devices_text;
+  DescribeDevices(*devices, devices_text);
 
   const std::string help = "; see dmakit --help";
   for (const std::string& arg : args) {
@@ -156,8 +169,11 @@ int RunCommand(const std::vector<std::string>& args, const BackendRegistry& regi
     code = RunDemo(registry, env);
   } else if (forward->parsed()) {
     code = Forward(text, registry, env);
+  } else if (devices->parsed()) {
+    code = RunDevices(devices_text, registry, env);
   } else {
-    return Fail(env, kExitUsage, absl::StrCat("a command must follow: demo or forward", help));
+    return Fail(env, kExitUsage,
+                absl::StrCat("a command must follow: demo, forward or devices", help));
   }
   if (!env.out->good()) {
     return std::max(code, Fail(env, kExitUsage,

@@ -105,7 +105,37 @@ absl::Status StatsFile(const std::optional<std::string>& text, std::optional<std
   return absl::OkStatus();
 }
 
+absl::Status FormatName(const ForwardText& text, StatsFormat& to) {
+  if (!text.stats_format) return absl::OkStatus();
+  if (!text.stats) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--stats-format: ", Quote(*text.stats_format),
+                     " needs a file to be written; add --stats=FILE"));
+  }
+  for (const StatsFormat format :
+       {StatsFormat::kJson, StatsFormat::kPrometheus, StatsFormat::kText}) {
+    if (*text.stats_format != Name(format)) continue;
+    to = format;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--stats-format: ", Quote(*text.stats_format),
+                   " must be json, prometheus or text; leave it out for json"));
+}
+
 }  // namespace
+
+std::string_view Name(StatsFormat format) {
+  switch (format) {
+    case StatsFormat::kJson:
+      return "json";
+    case StatsFormat::kPrometheus:
+      return "prometheus";
+    case StatsFormat::kText:
+      return "text";
+  }
+  return "?";
+}
 
 absl::StatusOr<ForwardOptions> ParseForward(const ForwardText& text) {
   constexpr uint64_t k32 = std::numeric_limits<uint32_t>::max();
@@ -127,6 +157,7 @@ absl::StatusOr<ForwardOptions> ParseForward(const ForwardText& text) {
            PolicyName(text.policy, o.policy),
            Audit(text.audit, o.audit),
            StatsFile(text.stats, o.stats_file),
+           FormatName(text, o.stats_format),
        }) {
     if (!s.ok()) return s;
   }

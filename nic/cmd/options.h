@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "dma/types.h"
@@ -20,10 +21,13 @@ inline constexpr uint32_t kMaxBurst = 512;
 inline constexpr uint32_t kMaxQueues = 64;
 inline constexpr uint64_t kMaxSeconds = 1'000'000'000;
 
+enum class StatsFormat : uint8_t { kJson, kPrometheus, kText };
+std::string_view Name(StatsFormat format);
+
 // What stood on the command line; nullopt: the option was not given.
 struct ForwardText {
   std::optional<std::string> in, out, count, seconds, burst, queues, threads, ring, mtu, page_order,
-      policy, audit, stats;
+      policy, audit, stats, stats_format;
   bool both = false;
 };
 
@@ -42,6 +46,7 @@ struct ForwardOptions {
   dma::Policy policy = dma::Policy::kPersistent;
   AuditMode audit = kDefaultAudit;
   std::optional<std::string> stats_file;
+  StatsFormat stats_format = StatsFormat::kJson;
 };
 
 // Every error names option, value, rule and remedy, and touches no file.

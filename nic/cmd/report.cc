@@ -2,37 +2,22 @@
 
 #include "nic/cmd/report.h"
 
+#include <span>
 #include <string_view>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "nic/cmd/run_metrics.h"
+#include "nic/metrics_json.h"
 #include "nlohmann/json.hpp"
 
 namespace dmakit::nic::cmd {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Calls `visit(name, value)` for every total, in order.
-template <typename Visit>
-void ForEach(const Totals& t, Visit&& visit) {
-  visit("frames_in", t.frames_in);
-  visit("frames_out", t.frames_out);
-  visit("bytes_in", t.bytes_in);
-  visit("bytes_out", t.bytes_out);
-  visit("frames_dropped", t.frames_dropped);
-  visit("dma_maps", t.dma_maps);
-  visit("dma_unmaps", t.dma_unmaps);
-  visit("iotlb_invalidations", t.iotlb_invalidations);
-  visit("iommu_walks", t.iommu_walks);
-  visit("iommu_faults", t.iommu_faults);
-  visit("live_mappings_at_exit", t.live_mappings_at_exit);
-  visit("pool_bytes", t.pool_bytes);
-  visit("audit_errors", t.audit_errors);
-  visit("driver_ns_per_frame", t.driver_ns_per_frame);
-}
 
 // The sum of one counter over the queues of both ports. A port without receive or transmit queues
 // has zeros there.
@@ -71,118 +56,17 @@ std::vector<Flow> Flows(const RunRecord& run) {
   return flows;
 }
 
-Json RxJson(const RxQueueStats& s) {
-  return {{"frames", s.frames},
-          {"bytes", s.bytes},
-          {"dropped", s.dropped},
-          {"bad_fcs", s.bad_fcs},
-          {"truncated", s.truncated},
-          {"bad_completions", s.bad_completions},
-          {"device_no_buffer", s.device_no_buffer},
-          {"refill_failed", s.refill_failed},
-          {"skipped", s.skipped},
-          {"left_at_stop", s.left_at_stop},
-          {"doorbells", s.doorbells},
-          {"posted", s.posted},
-          {"kept", s.kept},
-          {"device_error", s.device_error}};
-}
-
-Json TxJson(const TxQueueStats& s) {
-  return {{"frames", s.frames},
-          {"bytes", s.bytes},
-          {"dropped", s.dropped},
-          {"too_long", s.too_long},
-          {"too_many_segments", s.too_many_segments},
-          {"empty", s.empty},
-          {"unsupported_offload", s.unsupported_offload},
-          {"addressing_failed", s.addressing_failed},
-          {"device_errors", s.device_errors},
-          {"bad_completions", s.bad_completions},
-          {"ring_full", s.ring_full},
-          {"doorbells", s.doorbells},
-          {"in_flight", s.in_flight},
-          {"device_error", s.device_error}};
-}
-
-Json PoolJson(const frag::PagePoolStats& s) {
-  return {{"alloc_fast", s.alloc_fast},
-          {"alloc_slow", s.alloc_slow},
-          {"alloc_slow_high_order", s.alloc_slow_high_order},
-          {"alloc_empty", s.alloc_empty},
-          {"alloc_refill", s.alloc_refill},
-          {"alloc_waive", s.alloc_waive},
-          {"recycle_cached", s.recycle_cached},
-          {"recycle_ring", s.recycle_ring},
-          {"alloc_failed_cap", s.alloc_failed_cap},
-          {"alloc_failed_memory", s.alloc_failed_memory},
-          {"alloc_failed_map", s.alloc_failed_map},
-          {"order_fallbacks", s.order_fallbacks},
-          {"bad_releases", s.bad_releases},
-          {"maps", s.maps},
-          {"unmaps", s.unmaps},
-          {"pages", s.pages},
-          {"pages_peak", s.pages_peak},
-          {"bytes", s.bytes},
-          {"bytes_peak", s.bytes_peak},
-          {"pages_waiting_flush", s.pages_waiting_flush},
-          {"pages_quarantined", s.pages_quarantined}};
-}
-
-Json WireJson(const WireStats& s) {
-  return {{"frames_to_nic", s.frames_to_nic},
-          {"bytes_to_nic", s.bytes_to_nic},
-          {"frames_from_nic", s.frames_from_nic},
-          {"bytes_from_nic", s.bytes_from_nic},
-          {"refused", s.refused},
-          {"refused_bytes", s.refused_bytes},
-          {"refused_short", s.refused_short},
-          {"refused_cut", s.refused_cut},
-          {"lost", s.lost},
-          {"lost_bytes", s.lost_bytes}};
-}
-
-enum class Way : uint8_t { kIn, kOut, kBoth };
-
-constexpr std::string_view NameOf(Way way) {
-  return way == Way::kIn ? "in" : way == Way::kOut ? "out" : "both";
-}
-
-// A port that frames go through one way has no other half.
-Json PortJson(const NicReport& nic, const WireStats& wire, Way way) {
+// What a port is called; the numbers are added by AddJson.
+Json PortJson(const NicReport& nic, std::string_view direction) {
   Json queues = Json::array();
-  for (size_t q = 0; q < nic.port.queues.size(); ++q) {
-    Json queue = {{"queue", q}};
-    if (way != Way::kOut) {
-      queue["rx"] = RxJson(nic.port.queues[q].rx);
-      queue["pool"] = PoolJson(nic.port.queues[q].pool);
-    }
-    if (way != Way::kIn) {
-      queue["tx"] = TxJson(nic.port.queues[q].tx);
-    }
-    queues.push_back(std::move(queue));
-  }
-  Json port = {{"device", nic.port.name},
-               {"direction", NameOf(way)},
-               {"queues", std::move(queues)},
-               {"wire", WireJson(wire)},
-               {"domain",
-                {{"maps", nic.domain.maps},
-                 {"unmaps", nic.domain.unmaps},
-                 {"invalidations", nic.domain.invalidations},
-                 {"live_mappings", nic.domain.live_mappings},
-                 {"mapped_bytes", nic.domain.mapped_bytes}}}};
-  if (nic.walks) {
-    port["iommu"] = {{"accesses", nic.walks->accesses},
-                     {"iotlb_hits", nic.walks->iotlb_hits},
-                     {"walks", nic.walks->walks},
-                     {"levels_read", nic.walks->levels_read},
-                     {"walk_cache_hits", nic.walks->walk_cache_hits},
-                     {"faults", nic.walks->faults},
-                     {"stale_uses", nic.walks->stale_uses}};
-    port["model"] = {{"violations", nic.violation_count}};
-  }
-  return port;
+  for (size_t q = 0; q < nic.port.queues.size(); ++q) queues.push_back({{"queue", q}});
+  return {{"device", nic.port.name}, {"direction", direction}, {"queues", std::move(queues)}};
+}
+
+Json SpaceJson(const SpaceReport& space) {
+  Json json = {{"name", space.name}, {"devices", Json::array()}};
+  for (const auto& [name, stats] : space.devices) json["devices"].push_back({{"device", name}});
+  return json;
 }
 
 // "5 longer than mtu 1500 allows, 1 ..." for the frames in `totals.frames_dropped`.
@@ -297,13 +181,15 @@ std::vector<std::string> FindProblems(const RunRecord& run, const Totals& totals
 
 std::string ToText(const RunRecord& run, const Totals& totals) {
   std::string text;
-  ForEach(totals, [&](std::string_view name, auto value) {
-    if constexpr (std::is_floating_point_v<decltype(value)>) {
-      absl::StrAppendFormat(&text, "%-22s %.1f\n", std::string(name), value);
+  for (const Metric<Totals>& metric : TotalMetrics()) {
+    const std::string key(metric.info.key);
+    if (const auto* whole = std::get_if<uint64_t Totals::*>(&metric.value)) {
+      absl::StrAppendFormat(&text, "%-22s %d\n", key, totals.**whole);
     } else {
-      absl::StrAppendFormat(&text, "%-22s %d\n", std::string(name), value);
+      absl::StrAppendFormat(&text, "%-22s %.1f\n", key,
+                            totals.*std::get<double Totals::*>(metric.value));
     }
-  });
+  }
   for (const NicReport* nic : {&run.rig.in, &run.rig.out}) {
     for (const std::string& fault : nic->faults) absl::StrAppend(&text, "fault: ", fault, "\n");
     for (const std::string& violation : nic->violations) {
@@ -319,7 +205,10 @@ std::string ToText(const RunRecord& run, const Totals& totals) {
 
 std::string ToJson(const RunRecord& run, const Totals& totals) {
   Json json;
-  ForEach(totals, [&](std::string_view name, auto value) { json[std::string(name)] = value; });
+  const std::vector<MetricSample> samples = RunSamples(run, totals);
+  const auto all = std::span(samples);
+  const size_t total = TotalMetrics().size();
+  AddJson(all.first(total), json);
   json["elapsed_ns"] = run.loop.elapsed.count();
   json["interrupted"] = run.loop.interrupted;
   json["options"] = {{"policy", dma::Name(run.policy)}, {"both", run.both}, {"queues", run.queues},
@@ -330,8 +219,10 @@ std::string ToJson(const RunRecord& run, const Totals& totals) {
   if (run.rig.audit != AuditMode::kOff) {
     json["audit"] = Json::parse(run.rig.audit_summary.json, nullptr, false);
   }
-  json["ports"] = Json::array({PortJson(run.rig.in, run.source, run.both ? Way::kBoth : Way::kIn),
-                               PortJson(run.rig.out, run.sink, run.both ? Way::kBoth : Way::kOut)});
+  json["ports"] = Json::array({PortJson(run.rig.in, run.both ? "both" : "in"),
+                               PortJson(run.rig.out, run.both ? "both" : "out")});
+  json["address_space"] = SpaceJson(run.rig.space);
+  AddJson(all.subspan(total), json);
   // Names from the command line may be anything; invalid UTF-8 is replaced, not thrown.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

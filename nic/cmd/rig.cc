@@ -14,6 +14,7 @@ namespace dmakit::nic::cmd {
 namespace {
 
 constexpr size_t kWords = 5;  // faults and violations told in words
+constexpr char kSpaceName[] = "forward";
 
 // For what has been handed to the ports when a run ends.
 constexpr dma::Nanos kSendRestTime{1'000'000'000};
@@ -128,7 +129,7 @@ absl::Status Rig::OpenPorts(const RigOptions& options) {
 
 absl::Status Rig::MakeSpace(const RigOptions& options) {
   dma::AddressSpace::Options space_options;
-  space_options.name = "forward";
+  space_options.name = kSpaceName;
   space_options.memory = memory_.get();
   space_options.clock = &clock_;
   space_options.threads = &threads_;
@@ -230,6 +231,7 @@ RigReport Rig::Finish(StopOrder order) {
   StopPorts(order, report);
   PortStats in = in_port_->stats();
   PortStats out = out_port_->stats();
+  report.space = DescribeSpace();
   // The one whose pools end first is not to be returned to any more.
   for (uint32_t q = 0; both_ && q < queues_; ++q) in_port_->SetTxOwner(q, nullptr);
   out_port_.reset();
@@ -247,6 +249,15 @@ RigReport Rig::Finish(StopOrder order) {
   return report;
 }
 
+SpaceReport Rig::DescribeSpace() const {
+  SpaceReport report;
+  report.name = kSpaceName;
+  report.stats = space_->stats();
+  if (dma::FlushQueue* const queue = space_->flush_queue()) report.flush = queue->stats();
+  report.devices = space_->device_stats();
+  return report;
+}
+
 void Rig::Summarize(RigReport& report) const {
   report.audit = audit_mode_;
   if (audit_ == nullptr) return;
@@ -254,6 +265,10 @@ void Rig::Summarize(RigReport& report) const {
   summary.errors = audit_->errors();
   summary.warnings = audit_->warnings();
   summary.json = audit_->Json();
+  for (int code = 1; code <= dma::kAuditCodes; ++code) {
+    const auto audited = static_cast<dma::AuditCode>(code);
+    summary.totals.emplace_back(dma::Name(audited), audit_->total(audited));
+  }
   for (const dma::AuditReport& r : audit_->reports()) {
     if (summary.reports.size() == kWords) break;
     summary.reports.push_back(dma::ToText(r));

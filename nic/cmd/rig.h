@@ -15,13 +15,16 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dma/address_space.h"
 #include "dma/audit.h"
+#include "dma/device.h"
 #include "dma/domain.h"
+#include "dma/flush_queue.h"
 #include "dma/host/clock.h"
 #include "dma/host/fence.h"
 #include "dma/host/host_memory.h"
@@ -74,6 +77,7 @@ struct AuditSummary {
   std::vector<std::string> found;    // "reused-while-posted of 'enic0 rq 0'", the first ones
   std::vector<std::string> reports;  // in full, several lines each, the first ones
   std::string json;                  // dma::Audit::Json()
+  std::vector<std::pair<std::string, uint64_t>> totals{};  // of each class, also those with none
 };
 
 // What one NIC did, from beginning to end.
@@ -86,9 +90,18 @@ struct NicReport {
   std::vector<std::string> violations;  // in words, the first
 };
 
+// The address space, when the ports had stopped and before they were closed.
+struct SpaceReport {
+  std::string name{};
+  dma::AddressSpace::Stats stats{};
+  std::optional<dma::FlushQueue::Stats> flush{};  // deferred policy only
+  std::vector<std::pair<std::string, dma::DeviceStats>> devices{};
+};
+
 struct RigReport {
   NicReport in;
   NicReport out;
+  SpaceReport space;
   bool shared_domain = false;         // both NICs are behind one domain: its counts are in both
   std::vector<std::string> problems;  // stop deadlines, quarantine, leaked mappings; in words
   std::string policy_fallback;        // not empty: the policy asked for could not be set up; why
@@ -131,6 +144,7 @@ class Rig {
   void Unplug();
   void SendRest();
   void StopPorts(StopOrder order, RigReport& report);
+  SpaceReport DescribeSpace() const;
   void CheckLeftovers(RigReport& report);
   void Summarize(RigReport& report) const;
 

@@ -17,6 +17,7 @@
 #include "tests/catch.h"
 #include "tests/nic/cmd/command.h"
 #include "tests/nic/cmd/fake_backend.h"
+#include "tests/nic/prometheus.h"
 #include "tests/nic/wire/capture.h"
 
 namespace dmakit::nic::cmd {
@@ -106,13 +107,42 @@ TEST_CASE("the statistics have exactly these names at the top, and detail per qu
     const auto& out = stats["ports"][1]["queues"][q];
     CHECK(in["queue"] == q);
     CHECK(in["rx"]["frames"] == 20);
-    CHECK(in["rx"].size() == 13);
+    CHECK(in["rx"].size() == 14);
     CHECK(in["pool"].size() == 21);
     CHECK(in["pool"]["bytes_peak"] > 0);
     CHECK(out["tx"]["frames"] == 20);
     CHECK(out["tx"].size() == 14);
     CHECK(out["tx"]["in_flight"] == 0);
   }
+}
+
+TEST_CASE("--stats-format chooses what is written") {
+  WriteCapture("in.pcap", SomeFrames(40));
+  REQUIRE(Forward({"--stats-format=prometheus", "--policy=deferred", "--audit"}).code == kExitDone);
+  testing::PrometheusReader reader;
+  CHECK(reader.Read(ReadFile(TempPath("stats.json"))).empty());
+  CHECK(reader.samples().at({"dmakit_rx_packets_total", {{"device", "fake0"}, {"queue", "0"}}}) ==
+        40);
+  CHECK(reader.samples().at({"dmakit_space_maps_total", {{"space", "forward"}}}) > 0);
+  CHECK(reader.samples().at({"dmakit_flush_deferred_total", {{"space", "forward"}}}) > 0);
+  CHECK(reader.samples().contains({"dmakit_device_maps_total", {{"device", "fake1"}}}));
+  CHECK(reader.samples().at({"dmakit_audit_reports_total", {{"class", "wrong-size"}}}) == 0);
+
+  REQUIRE(Forward({"--stats-format=text"}).code == kExitDone);
+  CHECK(StrContains(ReadFile(TempPath("stats.json")),
+                    "device=fake1 queue=0:\n     tx_packets: 40\n"));
+  REQUIRE(Forward({"--stats-format=json"}).code == kExitDone);
+  CHECK(Stats()["address_space"]["devices"].size() == 2);
+  CHECK_FALSE(Stats()["address_space"].contains("flush_queue"));
+
+  CHECK(
+      Forward({"--stats-format=xml"}).err ==
+      "dmakit: --stats-format: \"xml\" must be json, prometheus or text; leave it out for json\n");
+  const Outcome alone =
+      Run({"forward", "--in=fake,wire=null", "--out=fake,wire=null", "--stats-format=text"});
+  CHECK(alone.code == kExitUsage);
+  CHECK(alone.err ==
+        "dmakit: --stats-format: \"text\" needs a file to be written; add --stats=FILE\n");
 }
 
 TEST_CASE("several queues lose nothing") {
@@ -297,7 +327,7 @@ TEST_CASE("bad usage and input: one line, exit code 2, and nothing is overwritte
     std::string words;
   };
   const Case cases[] = {
-      {{}, "a command must follow: demo or forward"},
+      {{}, "a command must follow: demo, forward or devices"},
       {{"fly"}, "fly"},
       {{"forward"}, "--in: is missing"},
       {{"forward", in}, "--out: is missing"},
