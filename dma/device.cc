@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dma/device_state.h"
+#include "dma/probes.h"
 #include "dma/sg_plan.h"
 #include "dma/text.h"
 
@@ -54,6 +55,7 @@ class Making {
   // The mapping is live from here on.
   void Done(LiveMapping mapping, std::span<const std::span<std::byte>> list) {
     done_ = true;
+    internal::ProbeMap(mapping.kind, device_.options.name, mapping.used, mapping.direction);
     if (!device_.options.coherent && mapping.cached()) [[unlikely]] {
       device_.domain().SyncForDevice(mapping.used);
     }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dma/probes.h"
 #include "dma/text.h"
 
 namespace dmakit::dma::internal {
@@ -192,6 +193,7 @@ absl::StatusOr<FlushTicket> DeviceState::Retire(Iova base, const Ending& how) {
         "device '", options.name, "': unmap at ", ToString(base),
         ": nothing of it is mapped there; the device was detached, which unmapped it"));
   }
+  ProbeUnmap(mapping->kind, options.name, mapping->used, mapping->direction);
   Observer* const observing = watcher();
   bool park = false;
   if (observing != nullptr) {

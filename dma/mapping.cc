@@ -9,6 +9,7 @@
 #include "dma/audit_code.h"
 #include "dma/coherent.h"
 #include "dma/device_state.h"
+#include "dma/probes.h"
 #include "dma/text.h"
 
 namespace dmakit::dma {
@@ -42,6 +43,7 @@ absl::Status Sync(DeviceState* device, const SyncCall& call) {
   if (!((observing != nullptr) | call.moves)) [[likely]]
     return absl::OkStatus();
   if (!device->Enter()) return NotThere(*device, what);
+  internal::ProbeSync(call.for_cpu, device->options.name, call.part, call.direction);
   if (call.moves) device->Move(call.mapping, call.part, call.for_cpu);
   if (observing != nullptr) {
     observing->OnSync(*device->self, call.part, call.direction, call.for_cpu);
@@ -183,6 +185,7 @@ absl::StatusOr<FlushTicket> Device::Unmap(SgMapping&& mapping, const UnmapOption
 void Device::SyncPageSlowly(Range part, bool for_cpu) const {
   DeviceState& device = *state_;
   if (part.empty() || !device.Enter()) return;
+  internal::ProbeSync(for_cpu, device.options.name, part, Direction::kBidirectional);
   if (!device.options.coherent) {
     for_cpu ? device.domain().SyncForCpu(part) : device.domain().SyncForDevice(part);
   }
