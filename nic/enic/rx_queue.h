@@ -19,11 +19,12 @@
 #include <optional>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "dma/mmio.h"
+#include "frag/returner.h"
 #include "nic/enic/completion_ring.h"
 #include "nic/enic/descriptors.h"
+#include "nic/enic/kept_packets.h"
 #include "nic/enic/registers.h"
 #include "nic/enic/rings.h"
 #include "nic/packet.h"
@@ -60,7 +61,7 @@ class RxQueue {
   // Hands out up to burst.size() packets and posts as many buffers as it can get. Looks at one
   // lap of completions at most, so a device that completes without end cannot hold it.
   size_t Receive(std::span<Packet> burst) {
-    if (next_kept_ != kept_.size()) [[unlikely]]
+    if (!kept_.empty()) [[unlikely]]
       return ReceiveKept(burst);
     size_t got = 0;
     uint64_t bytes = 0;
@@ -135,29 +136,24 @@ class RxQueue {
     Forget();
     return memory;
   }
-  // Gives up what Reclaim kept, and counts it. They are packets: the source has handed them over.
+  // Gives up what Reclaim kept, and counts it. It may have come from another queue, and its pool.
   void DropKept() {
-    for (; next_kept_ < kept_.size(); ++next_kept_) {
-      const Segment& segment = kept_[next_kept_].segments[0];
-      source_.Put({.page = segment.page, .offset = segment.offset, .capacity = segment.length});
+    if (kept_.empty()) return;
+    frag::Returner returner(nullptr);
+    kept_.Drop([&](const Segment& segment) {
+      returner.Return(segment.page);
       left_at_stop_.Add();
-    }
-    kept_.clear();
-    next_kept_ = 0;
+    });
     kept_now_.Set(0);
   }
   bool attached() const { return size_ != 0; }
   Source& source() { return source_; }
-  // While it is not attached, and no packet is kept of it. The old one ends.
+  // While it is not attached. The old one ends.
   void ReplaceSource(Source source) { source_ = std::move(source); }
-  size_t kept() const { return kept_.size() - next_kept_; }
   void MoveKept(RxQueue& to) {
-    to.kept_.insert(to.kept_.end(), kept_.begin() + static_cast<std::ptrdiff_t>(next_kept_),
-                    kept_.end());
-    kept_.clear();
-    next_kept_ = 0;
+    kept_.MoveTo(to.kept_);
     kept_now_.Set(0);
-    to.kept_now_.Set(to.kept());
+    to.kept_now_.Set(to.kept_.size());
   }
 
   // Any thread. device_no_buffer and device_error are the driver's to add.
@@ -295,24 +291,16 @@ class RxQueue {
     Words entry;
     Packet packet;
     for (uint32_t looked = 0; looked < size_ && completions_.Next(entry); ++looked) {
-      if (Deliver(DecodeCqRq(entry), packet, watched)) kept_.push_back(packet);
+      if (Deliver(DecodeCqRq(entry), packet, watched)) kept_.Keep(packet);
     }
-    kept_now_.Set(kept());
+    kept_now_.Set(kept_.size());
   }
-  [[gnu::noinline]] size_t ReceiveKept(std::span<Packet> burst) {
-    size_t got = 0;
-    for (; got < burst.size() && next_kept_ < kept_.size(); ++got, ++next_kept_) {
-      const Packet& from = kept_[next_kept_];
-      Packet& to = burst[got];
-      to.ResetTo(from.segments[0]);
-      to.rx = from.rx;
-      to.vlan = from.vlan;
-      to.hash = from.hash;
-      to.hash_type = from.hash_type;
-      bytes_.Add(to.length);
-    }
+  size_t ReceiveKept(std::span<Packet> burst) {
+    uint64_t bytes = 0;
+    const size_t got = kept_.Take(burst, bytes);
     frames_.Add(got);
-    kept_now_.Set(kept());
+    bytes_.Add(bytes);
+    kept_now_.Set(kept_.size());
     return got;
   }
 
@@ -333,10 +321,7 @@ class RxQueue {
   bool has_interrupt_ = false;
   std::unique_ptr<RxBuffer[]> slots_;
   uint32_t slots_size_ = 0;
-  // Received before the ring was changed, and not asked for yet: at most what the rings before
-  // held.
-  std::vector<Packet> kept_;
-  size_t next_kept_ = 0;
+  KeptPackets kept_;
   CompletionRing completions_;
   dma::MmioRegion registers_;
   dma::MmioRegion interrupt_;

@@ -349,6 +349,25 @@ TEST_CASE("frames that a change kept and nobody received are counted at Stop, an
   }
 }
 
+TEST_CASE("what was kept for another queue goes back to the pool it is from") {
+  Rig rig({.port = {.rx_queues = 4, .tx_queues = 1, .ring_size = 64, .mtu = 1500}});
+  rig.Start();
+  for (uint32_t i = 1; i <= 40; ++i) rig.wire.Send(Numbered(i, static_cast<uint16_t>(i)));
+  rig.StepAll();
+  PortOptions options = rig.port->options();
+  options.rx_queues = 1;
+  REQUIRE(rig.port->Reconfigure(options).ok());
+  REQUIRE(rig.rx(0).kept == 40);
+  REQUIRE(rig.port->Stop().ok());
+  CHECK(rig.rx(0).left_at_stop == 40);
+  for (uint32_t q = 0; q < 4; ++q) {
+    CHECK(rig.pool(q).bad_releases == 0);
+    CHECK(rig.port->rx_pool(q).pages_in_use() == 0);
+  }
+  CHECK(rig.iommu->stats().live_mappings == 0);
+  rig.CheckClean();
+}
+
 TEST_CASE("a port at rest is changed at rest, and packets outlive every change") {
   Rig rig({.port = {.ring_size = 64, .mtu = 1500}});
   rig.Start();
