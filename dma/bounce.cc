@@ -17,7 +17,8 @@ BounceSlot::~BounceSlot() {
   if (pool_ != nullptr) pool_->Return(std::move(memory_), size_);
 }
 
-absl::StatusOr<BounceSlot> BouncePool::Take(Bytes size, Bytes granule) {
+absl::StatusOr<BounceSlot> BouncePool::Take(Bytes size, Bytes granule, bool* limited) {
+  if (limited != nullptr) *limited = false;
   std::vector<host::Memory> dropped;  // freed without the lock
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -29,6 +30,7 @@ absl::StatusOr<BounceSlot> BouncePool::Take(Bytes size, Bytes granule) {
       return slot;
     }
     if (in_use_ > limit_ || size > limit_ - in_use_) {
+      if (limited != nullptr) *limited = true;
       return absl::ResourceExhaustedError(absl::StrCat(
           "bounce memory: ", size.value(), " bytes needed, and ", in_use_.value(), " of at most ",
           limit_.value(), " are in use; unmap sooner, raise DeviceOptions::bounce_limit, or map ",

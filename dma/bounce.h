@@ -67,8 +67,8 @@ class BouncePool : public std::enable_shared_from_this<BouncePool> {
   BouncePool& operator=(const BouncePool&) = delete;
 
   // `size` is a multiple of `granule`, and so are both addresses. The bytes are undefined: Fill
-  // them. ResourceExhausted: the limit, or the source's error.
-  absl::StatusOr<BounceSlot> Take(Bytes size, Bytes granule);
+  // them. ResourceExhausted: the limit (`limited`, unless null, tells), or the source's error.
+  absl::StatusOr<BounceSlot> Take(Bytes size, Bytes granule, bool* limited = nullptr);
   // No slot is kept from here on.
   void Close();
 

@@ -34,13 +34,18 @@ bool DeviceState::NeedsBounce(std::span<std::byte> entry, bool alone) const {
   return !domain().Reachable(MemoryView::Of({covered.memory, covered.size}));
 }
 
-// At the limit, slots that only wait for a flush need not wait longer.
+// At the limit, slots that only wait for a flush need not wait longer. A flush that is running
+// already may have freed some since the last look, and another thread may have taken what this one
+// has freed, and let it wait again: so more than once, but not without end.
 absl::StatusOr<BounceSlot> DeviceState::TakeSlot(Bytes size) {
-  absl::StatusOr<BounceSlot> slot = slots->Take(size, granule);
-  if (!absl::IsResourceExhausted(slot.status()) || space->queue == nullptr) return slot;
-  if (space->queue->stats().pending_ranges == 0) return slot;
-  (void)space->queue->Flush();
-  return slots->Take(size, granule);
+  constexpr int kAttempts = 16;
+  bool limited = false;
+  absl::StatusOr<BounceSlot> slot = slots->Take(size, granule, &limited);
+  for (int i = 1; i < kAttempts && limited && space->queue != nullptr; ++i) {
+    (void)space->queue->Flush();
+    slot = slots->Take(size, granule, &limited);
+  }
+  return slot;
 }
 
 absl::StatusOr<std::shared_ptr<const Bounce>> DeviceState::NewBounce(
