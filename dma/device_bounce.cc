@@ -38,14 +38,12 @@ bool DeviceState::NeedsBounce(std::span<std::byte> entry, bool alone) const {
 // already may have freed some since the last look, and another thread may have taken what this one
 // has freed, and let it wait again: so more than once, but not without end.
 absl::StatusOr<BounceSlot> DeviceState::TakeSlot(Bytes size) {
-  constexpr int kAttempts = 16;
-  bool limited = false;
-  absl::StatusOr<BounceSlot> slot = slots->Take(size, granule, &limited);
-  for (int i = 1; i < kAttempts && limited && space->queue != nullptr; ++i) {
+  for (int attempts = 16;; --attempts) {
+    bool limited = false;
+    absl::StatusOr<BounceSlot> slot = slots->Take(size, granule, &limited);
+    if (!limited || space->queue == nullptr || attempts == 0) return slot;
     (void)space->queue->Flush();
-    slot = slots->Take(size, granule, &limited);
   }
-  return slot;
 }
 
 absl::StatusOr<std::shared_ptr<const Bounce>> DeviceState::NewBounce(
