@@ -77,7 +77,9 @@ TEMPLATE_TEST_CASE("maps, unmaps and invalidations per policy", "", FakeRig, Iom
       CHECK(pool->stats().pages == 10);
       CHECK(DomainStats(rig).invalidations == 9);  // each time the cap is reached
       CHECK(rig.space->flush_queue()->stats().flushes == 9);
-      CHECK(rig.space->flush_queue()->stats().common == 0);  // the pool has a lane of its own
+      // The pool has a lane of its own. An audit must hear of a release before its ticket is done,
+      // which the common lane sees to.
+      CHECK(rig.space->flush_queue()->stats().common == (dmakit::testing::kCheckedBuild ? 100 : 0));
       CHECK(pool->stats().alloc_failed_cap == 0);
     }
     CHECK(DomainStats(rig).live_mappings == 0);

@@ -110,6 +110,8 @@ TEST_CASE("time jumps at the k-th look, for all k: every wait ends, nothing is r
       if (jump < 0) REQUIRE(lived.ok());                       // nothing is cut short
       fail.FailAt(0);
       if (lived.ok()) REQUIRE(rig.space->quarantine().count() == 0);
+      // What is quarantined then is still mapped when its device goes.
+      if (!lived.ok()) rig.audit.Expect(dma::AuditCode::kLeaked);
       CheckAfterReset(rig, closed);
       REQUIRE(Live(rig).ok());
       CheckAfterReset(rig, closed);
