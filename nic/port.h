@@ -86,7 +86,8 @@ class Port {
 
   // For a thread that sleeps when there is nothing to receive; notifier.h has the loop. Arm is
   // called by the queue's thread after Receive has returned 0. False: receive again, there may be
-  // more (or this port only polls, and has no notifier). The notifier lives as long as the port.
+  // more (or this port only polls, and has no notifier; or it is stopped). The notifier lives as
+  // long as the port. Stop and Reconfigure wake who waits: what was armed before is armed no more.
   virtual bool Arm(uint32_t queue) {
     (void)queue;
     return false;

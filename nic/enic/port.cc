@@ -120,6 +120,12 @@ absl::Status Port::Apply(const PortOptions& options) {
 
 absl::Status Port::Reconfigure(const PortOptions& options) {
   if (absl::Status s = CheckChange(options); !s.ok()) return s;
+  absl::Status changed = Change(options);
+  WakeAll();
+  return changed;
+}
+
+absl::Status Port::Change(const PortOptions& options) {
   const bool running = driver_->running();
   if (absl::Status s = driver_->Suspend(); !s.ok()) {
     RestPools();
@@ -198,9 +204,15 @@ absl::Status Port::Stop() {
     return held == 0;
   });
   RestPools();
+  WakeAll();
   if (returned) return stopped;
   return absl::DeadlineExceededError(absl::StrCat(stopped.ok() ? "" : stopped.message(),
                                                   stopped.ok() ? "" : "; ", DescribeHeld()));
+}
+
+// A thread that sleeps waits for an interrupt of the rings that were.
+void Port::WakeAll() {
+  for (const std::unique_ptr<Notifier>& notifier : interrupts_.notifiers) notifier->Notify();
 }
 
 uint64_t Port::PagesHeld(size_t i) const {

@@ -79,6 +79,8 @@ class Port final : public nic::Port {
   // Pools and sources for `options`; pools there are get other limits, and lose nothing.
   absl::StatusOr<std::vector<FragSource>> MakeSources(const PortOptions& options);
   absl::Status Apply(const PortOptions& options);
+  absl::Status Change(const PortOptions& options);
+  void WakeAll();
   // Pages of queue `i` that somebody holds; not those that wait for a flush.
   uint64_t PagesHeld(size_t i) const;
   void RestPools();

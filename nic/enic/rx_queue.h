@@ -86,11 +86,11 @@ class RxQueue {
   // Enic sheet 2.5: gives back the credits of what was received and unmasks. What came too late to
   // be received has credits left, for which the device asserts at once; that is what makes no
   // wake-up lost, and the second look only saves one. False: there is more to receive, or the queue
-  // has no interrupt.
+  // has no interrupt (now: it may be stopped).
   bool Arm() {
     if (!has_interrupt_) return false;
     ReturnCredits(true);
-    return !completions_.Ready();
+    return kept_.empty() && !completions_.Ready();
   }
 
   // --- Control ---
@@ -307,6 +307,7 @@ class RxQueue {
   void Forget() {
     memory_ = {};
     size_ = most_posted_ = posted_ = to_clean_ = to_use_ = 0;
+    has_interrupt_ = false;
     posted_now_.Set(0);
   }
 

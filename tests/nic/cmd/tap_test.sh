@@ -44,10 +44,11 @@ fi
 trap 'exit 143' TERM INT HUP
 
 # Private to this test; `ip netns` wants /run/netns.
-mount -t tmpfs tmpfs /run && mkdir /run/netns /run/work || skip "no file system may be mounted"
-out=/run/work/out
-err=/run/work/err
-stats=/run/work/stats.json
+work=/run/tap_test
+mount -t tmpfs tmpfs /run && mkdir /run/netns $work || skip "no file system may be mounted"
+out=$work/out
+err=$work/err
+stats=$work/stats.json
 
 left() { nsenter --net=/run/netns/left "$@"; }
 right() { nsenter --net=/run/netns/right "$@"; }
@@ -89,24 +90,24 @@ right ip link set dmaT2 up || fail "dmaT2 does not come up"
 echo "=== ping"
 for ping in "left ping 10.77.0.2" "right ping 10.77.0.1"; do
   read -r side program address <<< "$ping"
-  "$side" "$program" -c 10 -i 0.1 -W 5 "$address" | tee /run/work/ping | tail -n 2
-  grep -q ' 10 received, ' /run/work/ping || fail "$ping: not every echo came back"
+  "$side" "$program" -c 10 -i 0.1 -W 5 "$address" | tee $work/ping | tail -n 2
+  grep -q ' 10 received, ' $work/ping || fail "$ping: not every echo came back"
 done
 
 echo "=== iperf3, $seconds s each way"
-right iperf3 --server > /run/work/server 2>&1 &
+right iperf3 --server > $work/server 2>&1 &
 for way in "" --reverse; do
   for ((try = 0; ; try++)); do
     left iperf3 --client 10.77.0.2 --time "$seconds" --connect-timeout 5000 $way \
-      > /run/work/client 2>&1 && break
+      > $work/client 2>&1 && break
     # Only until the server listens.
-    grep -q 'Connection refused' /run/work/client && ((try < 100)) || {
-      cat /run/work/client /run/work/server
+    grep -q 'Connection refused' $work/client && ((try < 100)) || {
+      cat $work/client $work/server
       fail "iperf3 $way: the connection was lost"
     }
     sleep 0.1
   done
-  grep -E 'sender|receiver' /run/work/client
+  grep -E 'sender|receiver' $work/client
 done
 
 echo "=== the end"

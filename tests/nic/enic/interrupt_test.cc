@@ -269,8 +269,54 @@ TEST_CASE("polled without end, credits go back before they overflow; a restart b
     wire.Send(MakeFrame({}));
     CHECK(s.port->notifier(0)->Wait(dma::Nanos{1'000'000}));
     REQUIRE(s.port->Stop().ok());  // with a frame and a credit left
+    CHECK(s.port->notifier(0)->Wait(dma::Nanos{0}));  // Stop's own, once
+    CHECK_FALSE(s.port->notifier(0)->Wait(dma::Nanos{0}));
   }
   CHECK(s.nic->model()->violation_count() == 0);
+  s.nic->model()->Plug(nullptr);
+}
+
+TEST_CASE("who sleeps is woken by a change and by Stop") {
+  Sleeper s(false, {.rx_queues = 2});
+  TestWire wire;
+  s.nic->model()->Plug(&wire);
+  REQUIRE(s.port->Start().ok());
+  CHECK(s.Drain() == 0);
+  CHECK(s.port->Arm(0));
+  CHECK_FALSE(s.port->notifier(0)->Wait(dma::Nanos{0}));
+  PortOptions options = s.port->options();
+  options.rx_queues = 1;
+  options.ring_size = 128;
+  REQUIRE(s.port->Reconfigure(options).ok());
+  CHECK(s.port->notifier(0)->Wait(dma::Nanos{0}));
+  CHECK(s.port->Arm(0));
+  wire.Send(MakeFrame({}));
+  CHECK(s.port->notifier(0)->Wait(dma::Nanos{1'000'000}));
+  CHECK(s.Drain() == 1);
+  CHECK(s.port->Arm(0));
+  CHECK_FALSE(s.port->notifier(0)->Wait(dma::Nanos{0}));
+  REQUIRE(s.port->Stop().ok());
+  CHECK(s.port->notifier(0)->Wait(dma::Nanos{0}));
+  CHECK_FALSE(s.port->Arm(0));  // a stopped port has nothing to wait for
+  CHECK(s.nic->model()->violation_count() == 0);
+  s.nic->model()->Plug(nullptr);
+}
+
+TEST_CASE("frames that a change kept are more to receive, for Arm too") {
+  Sleeper s(false);
+  TestWire wire;
+  s.nic->model()->Plug(&wire);
+  REQUIRE(s.port->Start().ok());
+  for (int i = 0; i < 5; ++i) wire.Send(MakeFrame({}));
+  s.nic->model()->Step();
+  PortOptions options = s.port->options();
+  options.ring_size = 128;
+  REQUIRE(s.port->Reconfigure(options).ok());
+  REQUIRE(s.port->stats().queues[0].rx.kept == 5);
+  CHECK_FALSE(s.port->Arm(0));
+  CHECK(s.Drain() == 5);
+  CHECK(s.port->Arm(0));
+  REQUIRE(s.port->Stop().ok());
   s.nic->model()->Plug(nullptr);
 }
 
