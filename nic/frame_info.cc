@@ -15,14 +15,8 @@ constexpr uint16_t kEtherIpv4 = 0x0800;
 constexpr uint16_t kEtherIpv6 = 0x86dd;
 constexpr uint16_t kEtherVlan = 0x8100;
 constexpr uint8_t kProtoHopByHop = 0;
-constexpr uint8_t kProtoTcp = 6;
-constexpr uint8_t kProtoUdp = 17;
 constexpr uint8_t kProtoRouting = 43;
-constexpr uint8_t kProtoFragment = 44;
 constexpr uint8_t kProtoDestination = 60;
-constexpr size_t kIpv6Header = 40;
-constexpr size_t kTcpHeader = 20;
-constexpr size_t kUdpHeader = 8;
 
 using Frame = std::span<const std::byte>;
 
@@ -30,16 +24,16 @@ uint8_t ByteAt(Frame frame, size_t at) { return std::to_integer<uint8_t>(frame[a
 
 void ParseTransport(uint8_t protocol, size_t at, FrameInfo& info) {
   const size_t room = info.l3_end - at;
-  info.tcp = protocol == kProtoTcp && room >= kTcpHeader;
-  info.udp = protocol == kProtoUdp && room >= kUdpHeader;
+  info.tcp = protocol == kProtocolTcp && room >= kTcpHeader;
+  info.udp = protocol == kProtocolUdp && room >= kUdpHeader;
   if (info.l4()) info.l4_offset = static_cast<uint16_t>(at);
 }
 
 void ParseIpv4(Frame frame, size_t at, FrameInfo& info) {
-  if (frame.size() < at + 20 || ByteAt(frame, at) >> 4 != 4) return;
+  if (frame.size() < at + kIpv4Header || ByteAt(frame, at) >> 4 != 4) return;
   const size_t header = (ByteAt(frame, at) & 0xfu) * 4;
   const size_t total = LoadBe<uint16_t>(frame, at + 2);
-  if (header < 20 || total < header || at + total > frame.size()) return;
+  if (header < kIpv4Header || total < header || at + total > frame.size()) return;
   info.ipv4 = true;
   info.l3_offset = static_cast<uint16_t>(at);
   info.l3_end = static_cast<uint16_t>(at + total);
@@ -63,18 +57,11 @@ void ParseIpv6(Frame frame, size_t at, FrameInfo& info) {
     cursor += 8 + size_t{ByteAt(frame, cursor + 1)} * 8;
     if (cursor > end) return;
   }
-  if (next == kProtoFragment) {
+  if (next == kProtocolFragment) {
     info.fragment = true;
     return;
   }
   ParseTransport(next, cursor, info);
-}
-
-// The sum of a pseudo header of IPv4 or IPv6.
-uint64_t PseudoHeaderSum(Frame frame, const FrameInfo& info) {
-  const size_t addresses = info.l3_offset + (info.ipv4 ? 12 : 8);
-  const uint64_t sum = ChecksumAdd(frame.subspan(addresses, info.ipv4 ? 8 : 32));
-  return sum + (info.tcp ? kProtoTcp : kProtoUdp) + (info.l3_end - info.l4_offset);
 }
 
 }  // namespace
@@ -121,6 +108,12 @@ uint64_t ChecksumAdd(Frame bytes, uint64_t sum) {
   return sum;
 }
 
+uint64_t PseudoHeaderSum(Frame frame, const FrameInfo& info, size_t length) {
+  const size_t addresses = info.l3_offset + (info.ipv4 ? 12u : 8u);
+  const uint64_t sum = ChecksumAdd(frame.subspan(addresses, info.ipv4 ? 8 : 32));
+  return sum + (info.tcp ? kProtocolTcp : kProtocolUdp) + length;
+}
+
 uint16_t ChecksumFinish(uint64_t sum) {
   while (sum >> 16 != 0) sum = (sum & 0xffff) + (sum >> 16);
   return static_cast<uint16_t>(~sum);
@@ -143,7 +136,7 @@ ChecksumState L4ChecksumState(Frame frame, const FrameInfo& info) {
     }
   }
   const Frame segment = frame.subspan(info.l4_offset, info.l3_end - info.l4_offset);
-  const uint64_t sum = ChecksumAdd(segment, PseudoHeaderSum(frame, info));
+  const uint64_t sum = ChecksumAdd(segment, PseudoHeaderSum(frame, info, segment.size()));
   return ChecksumFinish(sum) == 0 ? ChecksumState::kGood : ChecksumState::kBad;
 }
 

@@ -2,7 +2,8 @@
 //
 // What a NIC finds out about a frame when it looks at its headers: VLAN tag, network and transport
 // protocol, checksums, and the Toeplitz hash that spreads flows over queues. For device models and
-// tests; drivers take the device's word for it.
+// tests; drivers take the device's word for what they receive, and use the sums for what a device
+// wants preloaded.
 //
 // Frames come from outside and may be anything: every length in them is checked, and what does not
 // fit is "not that protocol". No state; any thread.
@@ -17,6 +18,13 @@
 namespace dmakit::nic {
 
 inline constexpr size_t kEthernetHeader = 14;
+inline constexpr size_t kIpv4Header = 20;  // without options
+inline constexpr size_t kIpv6Header = 40;
+inline constexpr size_t kTcpHeader = 20;  // without options
+inline constexpr size_t kUdpHeader = 8;
+inline constexpr uint8_t kProtocolTcp = 6;
+inline constexpr uint8_t kProtocolUdp = 17;
+inline constexpr uint8_t kProtocolFragment = 44;  // IPv6
 
 struct FrameInfo {
   bool vlan = false;  // one 802.1Q tag, at byte 12
@@ -41,6 +49,9 @@ FrameInfo ParseFrame(std::span<const std::byte> frame);
 // The Internet checksum's sum over `bytes`, not folded, added to `sum`. An odd last byte counts as
 // if a zero followed it.
 uint64_t ChecksumAdd(std::span<const std::byte> bytes, uint64_t sum = 0);
+// The sum of the pseudo header of a TCP or UDP segment of `length` bytes. Of `info` it needs the
+// kinds and l3_offset; of the frame, the IP header.
+uint64_t PseudoHeaderSum(std::span<const std::byte> frame, const FrameInfo& info, size_t length);
 // Folds a sum to 16 bits and inverts it: what is written to a header.
 uint16_t ChecksumFinish(uint64_t sum);
 

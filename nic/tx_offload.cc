@@ -11,12 +11,6 @@
 namespace dmakit::nic {
 namespace {
 
-constexpr uint8_t kTcp = 6;
-constexpr uint8_t kUdp = 17;
-constexpr size_t kIpv4Header = 20;
-constexpr size_t kIpv6Header = 40;
-constexpr size_t kTcpHeader = 20;
-constexpr size_t kUdpHeader = 8;
 constexpr size_t kMaxPacket = 65535;  // Ethernet header included
 
 using Head = std::span<std::byte>;
@@ -47,8 +41,9 @@ bool ReadIpv6(Head head, size_t at, size_t l4, Ip& ip) {
   ip.protocol = static_cast<uint8_t>(ByteAt(head, at + 6));
   size_t cursor = at + kIpv6Header;
   while (cursor < l4) {
-    if (cursor + 8 > head.size() || ip.protocol == kTcp || ip.protocol == kUdp) return false;
-    ip.fragment = ip.fragment || ip.protocol == 44;
+    if (cursor + 8 > head.size() || ip.protocol == kProtocolTcp || ip.protocol == kProtocolUdp)
+      return false;
+    ip.fragment = ip.fragment || ip.protocol == kProtocolFragment;
     ip.protocol = static_cast<uint8_t>(ByteAt(head, cursor));
     cursor += 8 + size_t{ByteAt(head, cursor + 1)} * 8;
   }
@@ -58,8 +53,8 @@ bool ReadIpv6(Head head, size_t at, size_t l4, Ip& ip) {
 
 // The transport header, if it is one that the request fits.
 bool ReadTransport(Head head, const Packet& packet, const Ip& ip, TxHeaders& headers) {
-  headers.tcp = ip.protocol == kTcp;
-  if (ip.fragment || (!headers.tcp && ip.protocol != kUdp)) return false;
+  headers.tcp = ip.protocol == kProtocolTcp;
+  if (ip.fragment || (!headers.tcp && ip.protocol != kProtocolUdp)) return false;
   if (packet.l4_offset != packet.l3_offset + ip.header) return false;
   const size_t least = headers.tcp ? kTcpHeader : kUdpHeader;
   if (head.size() < packet.l4_offset + least || ip.length < ip.header + least) return false;
@@ -68,14 +63,6 @@ bool ReadTransport(Head head, const Packet& packet, const Ip& ip, TxHeaders& hea
   headers.l4 = packet.l4_offset;
   headers.payload = static_cast<uint16_t>(packet.l4_offset + size);
   return true;
-}
-
-// Of the pseudo header, folded and not inverted.
-uint16_t PseudoSum(Head head, const TxHeaders& headers, size_t transport_bytes) {
-  const size_t addresses = headers.l3 + (headers.ipv6 ? 8u : 12u);
-  uint64_t sum = ChecksumAdd(head.subspan(addresses, headers.ipv6 ? 32 : 8));
-  sum += (headers.tcp ? kTcp : kUdp) + transport_bytes;
-  return static_cast<uint16_t>(~ChecksumFinish(sum));
 }
 
 }  // namespace
@@ -106,8 +93,15 @@ bool PrepareTxOffload(const Packet& packet, TxHeaders& headers) {
     return false;
   }
   if (l4) {
-    const uint16_t sum = PseudoSum(head, headers, tso ? 0 : ip.length - ip.header);
-    StoreBe<uint16_t>(head, headers.l4 + (headers.tcp ? 16u : 6u), sum);
+    const FrameInfo info = {.ipv4 = !headers.ipv6,
+                            .ipv6 = headers.ipv6,
+                            .tcp = headers.tcp,
+                            .udp = !headers.tcp,
+                            .l3_offset = headers.l3};
+    const uint64_t sum = PseudoHeaderSum(head, info, tso ? 0 : ip.length - ip.header);
+    // Folded, and not inverted.
+    StoreBe<uint16_t>(head, headers.l4 + (headers.tcp ? 16u : 6u),
+                      static_cast<uint16_t>(~ChecksumFinish(sum)));
   }
   if (!headers.ipv6 && (tso || Has(packet.tx, TxFlags::kIpv4Checksum))) {
     StoreBe<uint16_t>(head, at + 10, 0);

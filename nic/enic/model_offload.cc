@@ -26,11 +26,6 @@ uint16_t Finish(uint64_t sum, bool udp) {
   return udp && value == 0 ? 0xffff : value;
 }
 
-uint64_t PseudoSum(std::span<const std::byte> frame, const FrameInfo& info, size_t length) {
-  const auto addresses = frame.subspan(info.l3_offset + (info.ipv4 ? 12u : 8u), info.ipv4 ? 8 : 32);
-  return ChecksumAdd(addresses) + (info.tcp ? 6u : 17u) + length;
-}
-
 // The same value modulo 0xffff, in which these sums count.
 bool SameSum(uint64_t a, uint64_t b) { return ChecksumFinish(a) == ChecksumFinish(b); }
 
@@ -55,7 +50,7 @@ OffloadFault Parsed(Span frame, uint16_t what) {
     const size_t length = info.l3_end - info.l4_offset;
     StoreBe<uint16_t>(frame, L4ChecksumAt(info), 0);
     const uint64_t sum =
-        ChecksumAdd(frame.subspan(info.l4_offset, length), PseudoSum(frame, info, length));
+        ChecksumAdd(frame.subspan(info.l4_offset, length), PseudoHeaderSum(frame, info, length));
     StoreBe<uint16_t>(frame, L4ChecksumAt(info), Finish(sum, info.udp));
   }
   return OffloadFault::kNone;
@@ -68,8 +63,8 @@ OffloadFault AtOffsets(Span frame, const WqEnetDesc& first) {
   if (from >= frame.size() || to < from || to + 2 > frame.size()) return OffloadFault::kHeaders;
   const FrameInfo info = ParseFrame(frame);
   const bool known = info.l4() && info.l4_offset == from && L4ChecksumAt(info) == to;
-  if (known &&
-      !SameSum(LoadBe<uint16_t>(frame, to), PseudoSum(frame, info, info.l3_end - info.l4_offset))) {
+  if (known && !SameSum(LoadBe<uint16_t>(frame, to),
+                        PseudoHeaderSum(frame, info, info.l3_end - info.l4_offset))) {
     return OffloadFault::kPreload;
   }
   StoreBe<uint16_t>(frame, to, Finish(ChecksumAdd(frame.subspan(from)), known && info.udp));
@@ -81,12 +76,12 @@ FrameInfo ParseTso(Span frame) {
   FrameInfo info = ParseFrame(frame);
   if (info.tcp) return info;
   const size_t l3 = info.vlan ? kEthernetHeader + kTagBytes : kEthernetHeader;
-  if (frame.size() < l3 + 20 || frame.size() - l3 > 0xffff) return info;
+  if (frame.size() < l3 + kIpv4Header || frame.size() - l3 > 0xffff) return info;
   const unsigned version = std::to_integer<unsigned>(frame[l3]) >> 4;
   if (version == 4) {
     StoreBe<uint16_t>(frame, l3 + 2, static_cast<uint16_t>(frame.size() - l3));
-  } else if (version == 6 && frame.size() >= l3 + 40) {
-    StoreBe<uint16_t>(frame, l3 + 4, static_cast<uint16_t>(frame.size() - l3 - 40));
+  } else if (version == 6 && frame.size() >= l3 + kIpv6Header) {
+    StoreBe<uint16_t>(frame, l3 + 4, static_cast<uint16_t>(frame.size() - l3 - kIpv6Header));
   }
   return ParseFrame(frame);
 }
@@ -95,14 +90,14 @@ OffloadFault CheckTso(Span frame, const WqEnetDesc& first) {
   const FrameInfo info = ParseTso(frame);
   if (!info.tcp || first.mss == 0) return OffloadFault::kHeaders;
   const size_t tcp = (std::to_integer<unsigned>(frame[info.l4_offset + 12u]) >> 4) * 4;
-  if (tcp < 20 || info.l4_offset + tcp != first.header_length ||
+  if (tcp < kTcpHeader || info.l4_offset + tcp != first.header_length ||
       first.header_length >= frame.size()) {
     return OffloadFault::kHeaders;
   }
   if (size_t{first.header_length} + first.mss + TagBytes(first) > kMaxTxFrame) {
     return OffloadFault::kTooLong;
   }
-  if (!SameSum(LoadBe<uint16_t>(frame, L4ChecksumAt(info)), PseudoSum(frame, info, 0))) {
+  if (!SameSum(LoadBe<uint16_t>(frame, L4ChecksumAt(info)), PseudoHeaderSum(frame, info, 0))) {
     return OffloadFault::kPreload;
   }
   if (info.ipv4 && LoadBe<uint16_t>(frame, info.l3_offset + 10u) != 0) {
@@ -155,7 +150,7 @@ void TxFinisher::Cut(std::span<const std::byte> frame, const WqEnetDesc& first, 
                       static_cast<uint16_t>(LoadBe<uint16_t>(piece_, l3 + 4) + number));
     WriteIpv4Checksum(piece_, whole);
   } else {
-    StoreBe<uint16_t>(piece_, l3 + 4, static_cast<uint16_t>(piece_.size() - l3 - 40));
+    StoreBe<uint16_t>(piece_, l3 + 4, static_cast<uint16_t>(piece_.size() - l3 - kIpv6Header));
   }
   const uint32_t sequence = LoadBe<uint32_t>(piece_, l4 + 4);
   StoreBe<uint32_t>(piece_, l4 + 4, static_cast<uint32_t>(sequence + (at - header)));

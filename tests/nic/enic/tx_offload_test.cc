@@ -360,11 +360,47 @@ size_t Count(const std::string& text, const std::string& what) {
   return n;
 }
 
-TEST_CASE("tcpdump finds every checksum, length and tag right") {
-  if (Output("command -v tcpdump").empty()) {
-    WARN("SKIPPED: tcpdump is not installed, so no other program judges the frames");
-    return;
+bool HasTcpdump() {
+  if (!Output("command -v tcpdump").empty()) return true;
+  WARN("SKIPPED: tcpdump is not installed, so no other program judges the frames");
+  return false;
+}
+
+std::string Judge(const std::vector<Frame>& frames) {
+  return Output("tcpdump $(test $(id -u) = 0 && echo -Z root) -envvv -r " +
+                testing::WriteCapture("offload.pcap", frames) + " 2>&1");
+}
+
+TEST_CASE("tcpdump sees a stripped tag gone, and an inserted one there") {
+  if (!HasTcpdump()) return;
+  Rig rig({.port = {.ring_size = 64, .mtu = 1500, .vlan_strip = true}});
+  rig.Start();
+  for (const bool insert : {false, true}) {
+    rig.wire.Send(MakeFrame({.size = 200, .tcp = true, .vlan = 0x0123}));
+    rig.StepAll();
+    Packet packet;
+    REQUIRE(rig.port->Receive(0, {&packet, 1}) == 1);
+    CHECK(Has(packet.rx, RxFlags::kVlanStripped));
+    CHECK(packet.vlan == 0x0123);
+    if (insert) packet.tx = TxFlags::kVlanInsert;  // of packet.vlan, as it came
+    REQUIRE(rig.port->Transmit(0, {&packet, 1}) == 1);
+    rig.StepAll();
   }
+  REQUIRE(rig.wire.from_nic.size() == 2);
+  CHECK(rig.wire.from_nic[1] == MakeFrame({.size = 200, .tcp = true, .vlan = 0x0123}));
+  const std::string stripped = Judge({rig.wire.from_nic[0]});
+  CHECK(Count(stripped, "vlan") == 0);
+  CHECK(Count(stripped, "length 196: (tos") == 1);
+  CHECK(Count(stripped, "(correct)") == 1);
+  const std::string inserted = Judge({rig.wire.from_nic[1]});
+  CHECK(Count(inserted, "vlan 291") == 1);
+  CHECK(Count(inserted, "(correct)") == 1);
+  REQUIRE(rig.port->Stop().ok());
+  rig.CheckClean();
+}
+
+TEST_CASE("tcpdump finds every checksum, length and tag right") {
+  if (!HasTcpdump()) return;
   TxRig rig;
   for (const bool ipv6 : {false, true}) {
     const FrameSpec udp{.size = 701, .ipv6 = ipv6};
@@ -374,6 +410,12 @@ TEST_CASE("tcpdump finds every checksum, length and tag right") {
     Ask(summed, udp, kL4 | TxFlags::kVlanInsert);
     summed.vlan = 0x0123;
     REQUIRE(rig.Send(summed) == 1);
+    // Where the device finds the headers itself.
+    if (!ipv6) {
+      Packet both = rig.Carry(MakeFrame({.size = 701, .bad_ip_checksum = true}));
+      Ask(both, udp, kIp | kL4);
+      REQUIRE(rig.Send(both) == 1);
+    }
     const FrameSpec tcp{.size = 30000, .ipv6 = ipv6, .tcp = true};
     Packet cut = rig.Carry(MakeFrame(tcp), {100, 17000});
     Ask(cut, tcp, TxFlags::kTso);
@@ -381,22 +423,18 @@ TEST_CASE("tcpdump finds every checksum, length and tag right") {
     REQUIRE(rig.Send(cut) == 1);
   }
   rig.StepAll();
-  const auto judge = [](const std::vector<Frame>& frames) {
-    return Output("tcpdump $(test $(id -u) = 0 && echo -Z root) -envvv -r " +
-                  testing::WriteCapture("offload.pcap", frames) + " 2>&1");
-  };
-  const std::string said = judge(rig.wire.from_nic);
+  const std::string said = Judge(rig.wire.from_nic);
   INFO(said.substr(0, 2000));
-  CHECK(rig.wire.from_nic.size() == 2 * (1 + 21));
+  CHECK(rig.wire.from_nic.size() == 2 * (1 + 21) + 1);
   CHECK(Count(said, "(correct)") == 42);
-  CHECK(Count(said, "udp sum ok") == 2);
+  CHECK(Count(said, "udp sum ok") == 3);
   CHECK(Count(said, "vlan 291") == 2);
   CHECK(Count(said, "length 1448") >= 40);
   CHECK(Count(said, "incorrect") + Count(said, "bad") == 0);
   // It would have seen one that is wrong.
-  std::vector<Frame> wrong = {rig.wire.from_nic[1], MakeFrame({.bad_ip_checksum = true})};
+  std::vector<Frame> wrong = {rig.wire.from_nic[2], MakeFrame({.bad_ip_checksum = true})};
   wrong[0][100] ^= std::byte{1};
-  const std::string against = judge(wrong);
+  const std::string against = Judge(wrong);
   CHECK(Count(against, "incorrect") == 1);
   CHECK(Count(against, "bad cksum") == 1);
   rig.tx().Reap();
