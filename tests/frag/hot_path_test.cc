@@ -2,21 +2,20 @@
 //
 // No locked, xchg or fence instruction on an owner's path: read from the object code of the
 // functions in hot_path_probe.cc and of everything they call, down to the slow paths named below.
-#include <array>
-#include <cstdio>
 #include <deque>
-#include <map>
-#include <memory>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/catch.h"
+#include "tests/machine_code.h"
 
 namespace {
 
-using Code = std::map<std::string, std::vector<std::string>>;  // function -> instructions
+using dmakit::testing::Disassemble;
+using dmakit::testing::IsIndirect;
+using dmakit::testing::IsLocked;
+using Code = dmakit::testing::MachineCode;
 
 // What takes memory, mappings or other threads' returns: not per fragment, and not per page that is
 // recycled under the persistent policy. Allocate's and Release's own slow halves are not among
@@ -25,52 +24,6 @@ const std::set<std::string> kSlow = {
     "dmakit::frag::internal::PoolCore::TakeSlow(unsigned int)",
     "dmakit::frag::internal::PoolCore::RecycleSlow(dmakit::frag::internal::PageRecord&)",
     "dmakit::frag::internal::PoolCore::RefuseRelease(dmakit::frag::Page const&, unsigned int)"};
-
-std::string Run(const std::string& command) {
-  std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
-  std::string out;
-  std::array<char, 1 << 16> buffer;
-  while (pipe != nullptr) {
-    const size_t n = fread(buffer.data(), 1, buffer.size(), pipe.get());
-    if (n == 0) break;
-    out.append(buffer.data(), n);
-  }
-  return out;
-}
-
-Code Disassemble(const std::string& binary) {
-  Code code;
-  std::istringstream lines(Run("objdump -d -C --no-show-raw-insn " + binary));
-  std::string line, function;
-  while (std::getline(lines, line)) {
-    const size_t open = line.find(" <");
-    if (!line.empty() && line[0] == '0' && line.size() > 2 && line.ends_with(">:")) {
-      function = line.substr(open + 2, line.size() - open - 4);
-    } else if (const size_t tab = line.find(":\t"); tab != std::string::npos) {
-      code[function].push_back(line.substr(tab + 2));
-    }
-  }
-  return code;
-}
-
-// The function a direct call or jump goes to; empty for other instructions and for jumps inside.
-std::string Target(const std::string& instruction, const std::string& function) {
-  if (instruction[0] != 'j' && !instruction.starts_with("call")) return "";
-  const size_t open = instruction.find('<');
-  if (open == std::string::npos || !instruction.ends_with(">")) return "";
-  std::string name = instruction.substr(open + 1, instruction.size() - open - 2);
-  const size_t plus = name.rfind("+0x");
-  if (plus != std::string::npos) name.resize(plus);
-  return name == function ? "" : name;
-}
-
-bool Forbidden(const std::string& i) {
-  if (i.starts_with("lock ") || i.find("fence") != std::string::npos) return true;
-  // An exchange with memory is locked without saying so; with itself it is padding.
-  if (i.starts_with("xchg") && i.find('(') != std::string::npos) return true;
-  // A call through a pointer cannot be followed.
-  return (i.starts_with("call") || i.starts_with("jmp")) && i.find('*') < i.find('<');
-}
 
 // What must not be there, in `function` and all it reaches.
 std::vector<std::string> Violations(const Code& code, const std::string& start,
@@ -87,8 +40,11 @@ std::vector<std::string> Violations(const Code& code, const std::string& start,
       continue;
     }
     for (const std::string& instruction : at->second) {
-      if (Forbidden(instruction)) found.push_back(function + ": " + instruction);
-      if (std::string to = Target(instruction, function); !to.empty()) todo.push_back(to);
+      if (IsLocked(instruction) || IsIndirect(instruction)) {
+        found.push_back(function + ": " + instruction);
+      }
+      if (std::string to = dmakit::testing::Target(instruction, function); !to.empty())
+        todo.push_back(to);
     }
   }
   return found;

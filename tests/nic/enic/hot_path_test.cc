@@ -3,21 +3,19 @@
 // What the datapath must not contain: locked, xchg and fence instructions, calls through pointers
 // other than the one register write of a burst, allocations, Status. Read from the machine code of
 // hot_path_probe.cc and of everything it calls, down to the page-level functions named below.
-#include <array>
-#include <cstdio>
 #include <deque>
-#include <map>
-#include <memory>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/catch.h"
+#include "tests/machine_code.h"
 
 namespace {
 
-using Code = std::map<std::string, std::vector<std::string>>;  // function -> instructions
+using dmakit::testing::IsIndirect;
+using dmakit::testing::IsLocked;
+using Code = dmakit::testing::MachineCode;
 
 // Per page or per burst, not per packet, and looked at by the tests of frag/.
 const std::set<std::string> kPageLevel = {
@@ -33,44 +31,9 @@ bool Watched(const std::string& function) {
          function.starts_with("dmakit::nic::RingWatch::Completed(");
 }
 
-std::string Run(const std::string& command) {
-  std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
-  std::string out;
-  std::array<char, 1 << 16> buffer;
-  while (pipe != nullptr) {
-    const size_t n = fread(buffer.data(), 1, buffer.size(), pipe.get());
-    if (n == 0) break;
-    out.append(buffer.data(), n);
-  }
-  return out;
-}
-
 const Code& Probe() {
-  static const Code code = [] {
-    Code read;
-    std::istringstream lines(Run("objdump -d -C --no-show-raw-insn tests/nic/enic/hot_path_probe"));
-    std::string line, function;
-    while (std::getline(lines, line)) {
-      const size_t open = line.find(" <");
-      if (!line.empty() && line[0] == '0' && line.ends_with(">:")) {
-        function = line.substr(open + 2, line.size() - open - 4);
-      } else if (const size_t tab = line.find(":\t"); tab != std::string::npos) {
-        read[function].push_back(line.substr(tab + 2));
-      }
-    }
-    return read;
-  }();
+  static const Code code = dmakit::testing::Disassemble("tests/nic/enic/hot_path_probe");
   return code;
-}
-
-// The function a direct call or jump goes to; empty for other instructions and jumps inside.
-std::string Target(const std::string& instruction, const std::string& function) {
-  if (instruction[0] != 'j' && !instruction.starts_with("call")) return "";
-  const size_t open = instruction.find('<');
-  if (open == std::string::npos || !instruction.ends_with(">")) return "";
-  std::string name = instruction.substr(open + 1, instruction.size() - open - 2);
-  if (const size_t plus = name.rfind("+0x"); plus != std::string::npos) name.resize(plus);
-  return name == function ? "" : name;
 }
 
 struct Found {
@@ -100,14 +63,9 @@ Found Read(const std::string& start) {
       continue;
     }
     for (const std::string& i : at->second) {
-      const bool exchange = i.starts_with("xchg") && i.find('(') != std::string::npos;
-      if (i.starts_with("lock ") || exchange || i.find("fence") != std::string::npos) {
-        found.locked.push_back(function + ": " + i);
-      }
-      if ((i.starts_with("call") || i.starts_with("jmp")) && i.find('*') < i.find('<')) {
-        found.indirect.push_back(function + ": " + i);
-      }
-      if (std::string to = Target(i, function); !to.empty()) todo.push_back(to);
+      if (IsLocked(i)) found.locked.push_back(function + ": " + i);
+      if (IsIndirect(i)) found.indirect.push_back(function + ": " + i);
+      if (std::string to = dmakit::testing::Target(i, function); !to.empty()) todo.push_back(to);
     }
   }
   return found;

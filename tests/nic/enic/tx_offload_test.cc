@@ -4,13 +4,11 @@
 // tags. Expected frames are put together here, with sums of their own; tcpdump is asked as well.
 #include "nic/tx_offload.h"
 
-#include <array>
-#include <cstdio>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "nic/endian.h"
+#include "tests/machine_code.h"
 #include "tests/nic/enic/tx_rig.h"
 #include "tests/nic/wire/capture.h"
 
@@ -344,16 +342,6 @@ TEST_CASE("IPv6 extension headers are walked to the transport header") {
 
 // --- As others see it ----------------------------------------------------------------------------
 
-std::string Output(const std::string& command) {
-  std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
-  std::string out;
-  std::array<char, 4096> buffer;
-  for (size_t n; pipe != nullptr && (n = fread(buffer.data(), 1, buffer.size(), pipe.get())) > 0;) {
-    out.append(buffer.data(), n);
-  }
-  return out;
-}
-
 size_t Count(const std::string& text, const std::string& what) {
   size_t n = 0;
   for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
@@ -361,14 +349,14 @@ size_t Count(const std::string& text, const std::string& what) {
 }
 
 bool HasTcpdump() {
-  if (!Output("command -v tcpdump").empty()) return true;
+  if (!dmakit::testing::OutputOf("command -v tcpdump").empty()) return true;
   WARN("SKIPPED: tcpdump is not installed, so no other program judges the frames");
   return false;
 }
 
 std::string Judge(const std::vector<Frame>& frames) {
-  return Output("tcpdump $(test $(id -u) = 0 && echo -Z root) -envvv -r " +
-                testing::WriteCapture("offload.pcap", frames) + " 2>&1");
+  return dmakit::testing::OutputOf("tcpdump $(test $(id -u) = 0 && echo -Z root) -envvv -r " +
+                                   testing::WriteCapture("offload.pcap", frames) + " 2>&1");
 }
 
 TEST_CASE("tcpdump sees a stripped tag gone, and an inserted one there") {
