@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "nic/enic/descriptors.h"
+#include "nic/enic/ring_slots.h"
 
 namespace dmakit::nic::enic {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What lies in an enic ring: the work queue (transmit), receive queue and completion queue entries
-// of section 1 of the enic sheet, each as a plain value with Encode and Decode, and as the words
-// that CPU and device share. Registers and commands are in registers.h. Driver and model both use
-// this file and never each other; it is checked against vectors made by other code.
+// of section 1 of the enic sheet, each as a plain value with Encode and Decode. Registers and
+// commands are in registers.h. Driver and model both use this file and never each other; it is
+// checked against vectors made by other code.
 //
 // Everything is little-endian. No state, no I/O; any thread. Encode keeps the low bits of a field.
 #ifndef DMAKIT_NIC_ENIC_DESCRIPTORS_H_
@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <span>
 
-#include "dma/shared.h"
 #include "nic/endian.h"
 
 namespace dmakit::nic::enic {
@@ -146,7 +145,9 @@ constexpr RqEnetDesc DecodeRq(const Words& w) {
 
 enum class CqType : uint8_t { kWqEnet = 0, kDescCopy = 1, kWqExch = 2, kRqEnet = 3, kRqFcp = 4 };
 
-// Byte 15. The color says whether the entry is new; it is the last byte that the device writes.
+// Byte 15 of an entry. The color says whether the entry is new; it is the last byte that the device
+// writes.
+inline constexpr size_t kColorByte = 15;
 constexpr uint8_t TypeColor(CqType type, bool color) {
   return static_cast<uint8_t>((static_cast<uint8_t>(type) & 0xf) | (color ? 0x80 : 0));
 }
@@ -273,43 +274,6 @@ constexpr CqEnetRqDesc DecodeCqRq64(std::span<const std::byte, kCq64Bytes> bytes
   d.color = ColorOf(std::to_integer<uint8_t>(bytes[63]));
   return d;
 }
-
-// --- Ring memory ---------------------------------------------------------------------------------
-
-// A slot of a WQ or RQ. There is no valid bit: the device owns [fetch_index, posted_index), so a
-// plain store is enough and the write of posted_index publishes it.
-struct DescriptorSlot {
-  dma::SharedLe64 low;
-  dma::SharedLe64 high;
-
-  void Store(const Words& words) {
-    low.Store(words.low);
-    high.Store(words.high);
-  }
-  Words Load() const { return {low.Load(), high.Load()}; }
-};
-static_assert(sizeof(DescriptorSlot) == kDescriptorBytes);
-static_assert(offsetof(DescriptorSlot, high) == 8);
-
-// A slot of a CQ, cut so that byte 15 is a word of its own.
-struct CqSlot {
-  dma::SharedLe64 index_queue_hash;
-  dma::SharedLe32 bytes_vlan;
-  dma::SharedLe16 checksum_fcoe;
-  dma::SharedU8 flags;
-  dma::SharedU8 type_color;
-
-  // For who has seen the color of the entry with LoadAcquire: `seen` is the byte as it was read.
-  Words LoadRest(uint8_t seen) const {
-    return {index_queue_hash.Load(), uint64_t{bytes_vlan.Load()} |
-                                         uint64_t{checksum_fcoe.Load()} << 32 |
-                                         uint64_t{flags.Load()} << 48 | uint64_t{seen} << 56};
-  }
-};
-static_assert(sizeof(CqSlot) == kDescriptorBytes);
-static_assert(offsetof(CqSlot, bytes_vlan) == 8 && offsetof(CqSlot, checksum_fcoe) == 12);
-static_assert(offsetof(CqSlot, flags) == 14 && offsetof(CqSlot, type_color) == 15);
-inline constexpr size_t kColorByte = offsetof(CqSlot, type_color);
 
 }  // namespace dmakit::nic::enic
 

@@ -22,6 +22,7 @@
 #include "dma/quarantine.h"
 #include "dma/ring_pool.h"
 #include "nic/enic/descriptors.h"
+#include "nic/enic/ring_slots.h"
 
 namespace dmakit::nic::enic {
 

@@ -24,32 +24,17 @@
 #include "frag/returner.h"
 #include "nic/enic/completion_ring.h"
 #include "nic/enic/descriptors.h"
+#include "nic/enic/interrupt_credits.h"
 #include "nic/enic/kept_packets.h"
+#include "nic/enic/queue_counters.h"
 #include "nic/enic/registers.h"
 #include "nic/enic/rings.h"
+#include "nic/enic/rx_flags.h"
 #include "nic/packet.h"
 #include "nic/queue.h"
 #include "nic/ring_watch.h"
-#include "nic/stats.h"
 
 namespace dmakit::nic::enic {
-
-// Enic sheet 1.5. A checksum is known only if it was calculated, and that of TCP or UDP means
-// nothing unless the network header was good.
-constexpr RxFlags RxFlagsOf(const CqEnetRqDesc& done) {
-  RxFlags flags = RxFlags::kNone;
-  if (done.vlan_stripped) flags = flags | RxFlags::kVlanStripped;
-  if (done.rss_type != RssType::kNone && done.rss_hash != 0) flags = flags | RxFlags::kRssHash;
-  if (done.csum_not_calc) return flags;
-  if (done.ipv4) {
-    flags = flags | (done.ipv4_csum_ok ? RxFlags::kIpv4ChecksumGood : RxFlags::kIpv4ChecksumBad);
-  }
-  if ((done.tcp || done.udp) && !done.ipv4_fragment) {
-    if (!done.tcp_udp_csum_ok) return flags | RxFlags::kL4ChecksumBad;
-    if (done.ipv4_csum_ok || done.ipv6) flags = flags | RxFlags::kL4ChecksumGood;
-  }
-  return flags;
-}
 
 template <RxBufferSource Source>
 class RxQueue {
@@ -73,12 +58,10 @@ class RxQueue {
       if (Deliver(DecodeCqRq(entry), burst[got], watched)) bytes += burst[got++].length;
     }
     if (got != 0) {
-      frames_.Add(got);
-      bytes_.Add(bytes);
+      counters_.frames.Add(got);
+      counters_.bytes.Add(bytes);
     }
-    credits_ += looked;
-    if (credits_ >= kMostCredits) [[unlikely]]
-      ReturnCredits(false);
+    credits_.Add(looked);
     Refill(watched);
     return got;
   }
@@ -88,8 +71,8 @@ class RxQueue {
   // wake-up lost, and the second look only saves one. False: there is more to receive, or the queue
   // has no interrupt (now: it may be stopped).
   bool Arm() {
-    if (!has_interrupt_) return false;
-    ReturnCredits(true);
+    if (!credits_.there()) return false;
+    credits_.Return(/*unmask=*/true);
     return kept_.empty() && !completions_.Ready();
   }
 
@@ -101,9 +84,7 @@ class RxQueue {
               std::optional<dma::MmioRegion> interrupt = std::nullopt) {
     memory_ = std::move(memory);
     registers_ = registers;
-    has_interrupt_ = interrupt.has_value();
-    interrupt_ = interrupt.value_or(dma::MmioRegion());
-    credits_ = 0;
+    credits_ = InterruptCredits(interrupt);
     watch_ = std::move(watch);
     size_ = memory_.ring.count();
     most_posted_ = size_ - 1;
@@ -142,9 +123,9 @@ class RxQueue {
     frag::Returner returner(nullptr);
     kept_.Drop([&](const Segment& segment) {
       returner.Return(segment.page);
-      left_at_stop_.Add();
+      counters_.left_at_stop.Add();
     });
-    kept_now_.Set(0);
+    counters_.kept.Set(0);
   }
   bool attached() const { return size_ != 0; }
   Source& source() { return source_; }
@@ -152,38 +133,14 @@ class RxQueue {
   void ReplaceSource(Source source) { source_ = std::move(source); }
   void MoveKept(RxQueue& to) {
     kept_.MoveTo(to.kept_);
-    kept_now_.Set(0);
-    to.kept_now_.Set(to.kept_.size());
+    counters_.kept.Set(0);
+    to.counters_.kept.Set(to.kept_.size());
   }
 
   // Any thread. device_no_buffer and device_error are the driver's to add.
-  RxQueueStats stats() const {
-    RxQueueStats s;
-    s.frames = frames_.Get();
-    s.bytes = bytes_.Get();
-    s.bad_fcs = bad_fcs_.Get();
-    s.truncated = truncated_.Get();
-    s.bad_completions = bad_completions_.Get();
-    s.refill_failed = refill_failed_.Get();
-    s.skipped = skipped_.Get();
-    s.left_at_stop = left_at_stop_.Get();
-    s.doorbells = doorbells_.Get();
-    s.posted = posted_now_.Get();
-    s.kept = kept_now_.Get();
-    s.dropped = s.bad_fcs + s.truncated + s.bad_completions;
-    return s;
-  }
+  RxQueueStats stats() const { return counters_.Get(); }
 
  private:
-  // A credit return holds 16 bits.
-  static constexpr uint32_t kMostCredits = 32768;
-
-  void ReturnCredits(bool unmask) {
-    const IntCreditReturn back{static_cast<uint16_t>(credits_), unmask, unmask};
-    if (has_interrupt_) interrupt_.Write32(OffsetOf(IntrReg::kIntCreditReturn), Encode(back));
-    credits_ = 0;
-  }
-
   uint32_t Next(uint32_t slot) const { return slot + 1 == size_ ? 0 : slot + 1; }
   // Slots from to_clean_ up to `slot`, which is below size_.
   uint32_t Ahead(uint32_t slot) const {
@@ -209,13 +166,13 @@ class RxQueue {
 
   bool Deliver(const CqEnetRqDesc& done, Packet& packet, bool watched) {
     if (!Possible(done)) [[unlikely]] {
-      bad_completions_.Add();
+      counters_.bad_completions.Add();
       return false;
     }
     // Sheet 3.2: buffers before the completed one were skipped, they come back unused.
     for (; to_clean_ != done.completed_index; --posted_) {
       PutUnused(TakeSlot(), watched);
-      skipped_.Add();
+      counters_.skipped.Add();
     }
     const RxBuffer buffer = TakeSlot();
     --posted_;
@@ -242,11 +199,11 @@ class RxQueue {
   // Sheet 1.5, packet judgement. The buffer is consumed in every case.
   void CountError(const CqEnetRqDesc& done) {
     if (!done.truncated || done.fcs_ok) {
-      bad_completions_.Add();
+      counters_.bad_completions.Add();
     } else if (done.bytes_written > 0) {
-      bad_fcs_.Add();
+      counters_.bad_fcs.Add();
     } else {
-      truncated_.Add();
+      counters_.truncated.Add();
     }
   }
 
@@ -255,7 +212,7 @@ class RxQueue {
     while (posted_ < most_posted_) {
       RxBuffer& slot = slots_[to_use_];
       if (!source_.Take(slot)) {
-        refill_failed_.Add();
+        counters_.refill_failed.Add();
         break;
       }
       if (watched) [[unlikely]] {
@@ -269,9 +226,9 @@ class RxQueue {
     // Always up to the last one: none waits unseen for more to come.
     if (posted_ != before) {
       registers_.Write32(OffsetOf(RqReg::kPostedIndex), to_use_);
-      doorbells_.Add();
+      counters_.doorbells.Add();
     }
-    posted_now_.Set(posted_);
+    counters_.posted.Set(posted_);
   }
 
   void CountUnread() {
@@ -279,9 +236,9 @@ class RxQueue {
     for (uint32_t looked = 0; looked < size_ && completions_.Next(entry); ++looked) {
       const CqEnetRqDesc done = DecodeCqRq(entry);
       if (!Possible(done)) {
-        bad_completions_.Add();
+        counters_.bad_completions.Add();
       } else if (!done.truncated && done.eop) {
-        left_at_stop_.Add();
+        counters_.left_at_stop.Add();
       }
     }
   }
@@ -293,22 +250,22 @@ class RxQueue {
     for (uint32_t looked = 0; looked < size_ && completions_.Next(entry); ++looked) {
       if (Deliver(DecodeCqRq(entry), packet, watched)) kept_.Keep(packet);
     }
-    kept_now_.Set(kept_.size());
+    counters_.kept.Set(kept_.size());
   }
   size_t ReceiveKept(std::span<Packet> burst) {
     uint64_t bytes = 0;
     const size_t got = kept_.Take(burst, bytes);
-    frames_.Add(got);
-    bytes_.Add(bytes);
-    kept_now_.Set(kept_.size());
+    counters_.frames.Add(got);
+    counters_.bytes.Add(bytes);
+    counters_.kept.Set(kept_.size());
     return got;
   }
 
   void Forget() {
     memory_ = {};
     size_ = most_posted_ = posted_ = to_clean_ = to_use_ = 0;
-    has_interrupt_ = false;
-    posted_now_.Set(0);
+    credits_ = {};
+    counters_.posted.Set(0);
   }
 
   Source source_;
@@ -318,20 +275,16 @@ class RxQueue {
   uint32_t to_clean_ = 0;  // the oldest buffer the device has
   uint32_t to_use_ = 0;    // the next slot to fill: posted_index
   uint32_t posted_ = 0;
-  uint32_t credits_ = 0;  // completions seen and not given back to the interrupt
-  bool has_interrupt_ = false;
+  InterruptCredits credits_;
   std::unique_ptr<RxBuffer[]> slots_;
   uint32_t slots_size_ = 0;
   KeptPackets kept_;
   CompletionRing completions_;
   dma::MmioRegion registers_;
-  dma::MmioRegion interrupt_;
   RingWatch watch_;
   QueueMemory memory_;
 
-  Counter frames_, bytes_, bad_fcs_, truncated_, bad_completions_, refill_failed_, skipped_;
-  Counter left_at_stop_, doorbells_;
-  Counter posted_now_, kept_now_;
+  RxCounters counters_;
 };
 
 }  // namespace dmakit::nic::enic

@@ -20,7 +20,7 @@ struct TxPlan {
   uint64_t first_high = 0;
 };
 
-enum class TxVerdict : uint8_t { kGood, kTooLong, kTooManyPieces, kDoesNotFit };
+enum class TxVerdict : uint8_t { kGood, kEmpty, kTooLong, kTooManyPieces, kDoesNotFit };
 
 // For a packet with tx flags, of `total` bytes in plan.pieces descriptors. `max_frame`: bytes of a
 // frame on the wire, an inserted tag included. `room`: descriptors of an empty ring.
@@ -29,6 +29,24 @@ enum class TxVerdict : uint8_t { kGood, kTooLong, kTooManyPieces, kDoesNotFit };
 // with IPv4's checksum, or bytes behind the IP packet, the device finds the headers itself.
 TxVerdict PlanOffload(const Packet& packet, uint64_t total, uint32_t max_frame, uint32_t room,
                       TxPlan& plan);
+
+// The same for any packet; also counts its descriptors.
+inline TxVerdict PlanTx(const Packet& packet, uint32_t max_frame, uint32_t room, TxPlan& plan) {
+  uint64_t total = 0;
+  for (const Segment& segment : packet.parts()) {
+    total += segment.length;
+    plan.pieces += (segment.length + kMaxPiece - 1) / kMaxPiece;
+  }
+  if (total == 0) [[unlikely]]
+    return TxVerdict::kEmpty;
+  if (packet.tx != TxFlags::kNone) [[unlikely]]
+    return PlanOffload(packet, total, max_frame, room, plan);
+  if (total > max_frame) [[unlikely]]
+    return TxVerdict::kTooLong;
+  if (plan.pieces > kMaxTxDescriptors) [[unlikely]]
+    return TxVerdict::kTooManyPieces;
+  return TxVerdict::kGood;
+}
 
 }  // namespace dmakit::nic::enic
 

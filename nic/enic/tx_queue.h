@@ -26,13 +26,13 @@
 #include "frag/returner.h"
 #include "nic/enic/completion_ring.h"
 #include "nic/enic/descriptors.h"
+#include "nic/enic/queue_counters.h"
 #include "nic/enic/registers.h"
 #include "nic/enic/rings.h"
 #include "nic/enic/tx_plan.h"
 #include "nic/packet.h"
 #include "nic/queue.h"
 #include "nic/ring_watch.h"
-#include "nic/stats.h"
 
 namespace dmakit::nic::enic {
 
@@ -57,13 +57,13 @@ class TxQueue {
     const bool watched = watch_.on();
     for (Packet& packet : burst) {
       TxPlan plan;
-      Counter* reason = Inspect(packet, plan);
+      Counter* reason = counters_.Reason(PlanTx(packet, max_frame_, most_used_, plan));
       if (reason == nullptr) {
         if (plan.pieces > most_used_ - used_) {
-          ring_full_.Add();
+          counters_.ring_full.Add();
           break;
         }
-        if (!Place(packet, plan, watched)) reason = &addressing_failed_;
+        if (!Place(packet, plan, watched)) reason = &counters_.addressing_failed;
       }
       if (reason != nullptr) [[unlikely]] {
         reason->Add();
@@ -74,10 +74,10 @@ class TxQueue {
     }
     if (to_use_ != first) {
       registers_.Write32(OffsetOf(WqReg::kPostedIndex), to_use_);
-      doorbells_.Add();
+      counters_.doorbells.Add();
     }
     if (dropped) returner_->Flush();
-    in_flight_.Set(packets_);
+    counters_.in_flight.Set(packets_);
     return taken;
   }
 
@@ -92,7 +92,7 @@ class TxQueue {
       if (!completions_.Next(entry)) break;
       const CqEnetWqDesc done = DecodeCqWq(entry);
       if (!Possible(done)) [[unlikely]] {
-        bad_completions_.Add();
+        counters_.bad_completions.Add();
         continue;
       }
       for (uint32_t left = Ahead(done.completed_index) + 1; left > 0; --left) {
@@ -104,9 +104,9 @@ class TxQueue {
     }
     if (frames == 0) return 0;
     returner_->Flush();
-    frames_.Add(frames);
-    bytes_.Add(bytes);
-    in_flight_.Set(packets_);
+    counters_.frames.Add(frames);
+    counters_.bytes.Add(bytes);
+    counters_.in_flight.Set(packets_);
     return frames;
   }
 
@@ -150,24 +150,7 @@ class TxQueue {
   void SetMaxFrame(uint32_t max_frame) { max_frame_ = max_frame; }
 
   // Any thread. device_error is the driver's to add.
-  TxQueueStats stats() const {
-    TxQueueStats s;
-    s.frames = frames_.Get();
-    s.bytes = bytes_.Get();
-    s.too_long = too_long_.Get();
-    s.too_many_segments = too_many_segments_.Get();
-    s.empty = empty_.Get();
-    s.unsupported_offload = unsupported_offload_.Get();
-    s.addressing_failed = addressing_failed_.Get();
-    s.device_errors = device_errors_.Get();
-    s.bad_completions = bad_completions_.Get();
-    s.ring_full = ring_full_.Get();
-    s.doorbells = doorbells_.Get();
-    s.in_flight = in_flight_.Get();
-    s.dropped = s.too_long + s.too_many_segments + s.empty + s.unsupported_offload +
-                s.addressing_failed + s.device_errors;
-    return s;
-  }
+  TxQueueStats stats() const { return counters_.Get(); }
 
  private:
   // What a descriptor in flight stands for.
@@ -185,38 +168,6 @@ class TxQueue {
     return done.type == CqType::kWqEnet && done.q_number == index_ &&
            done.completed_index < size_ && Ahead(done.completed_index) < used_ &&
            slots_[done.completed_index].frame_bytes != 0;
-  }
-
-  // The counter of why `packet` cannot be sent, or nullptr and how it is.
-  Counter* Inspect(const Packet& packet, TxPlan& plan) {
-    uint64_t total = 0;
-    for (const Segment& segment : packet.parts()) {
-      total += segment.length;
-      plan.pieces += (segment.length + kMaxPiece - 1) / kMaxPiece;
-    }
-    if (total == 0) [[unlikely]]
-      return &empty_;
-    if (packet.tx != TxFlags::kNone) [[unlikely]]
-      return InspectOffload(packet, total, plan);
-    if (total > max_frame_) [[unlikely]]
-      return &too_long_;
-    if (plan.pieces > kMaxTxDescriptors) [[unlikely]]
-      return &too_many_segments_;
-    return nullptr;
-  }
-
-  Counter* InspectOffload(const Packet& packet, uint64_t total, TxPlan& plan) {
-    switch (PlanOffload(packet, total, max_frame_, most_used_, plan)) {
-      case TxVerdict::kGood:
-        return nullptr;
-      case TxVerdict::kTooLong:
-        return &too_long_;
-      case TxVerdict::kTooManyPieces:
-        return &too_many_segments_;
-      case TxVerdict::kDoesNotFit:
-        break;
-    }
-    return &unsupported_offload_;
   }
 
   // Writes the packet's descriptors, which the device cannot see before posted_index moves. If a
@@ -315,12 +266,12 @@ class TxQueue {
   }
 
   uint64_t Forget(uint64_t lost) {
-    device_errors_.Add(lost);
+    counters_.device_errors.Add(lost);
     lost_now_ = 0;
     memory_ = {};
     size_ = most_used_ = used_ = to_clean_ = to_use_ = 0;
     packets_ = 0;
-    in_flight_.Set(0);
+    counters_.in_flight.Set(0);
     return lost;
   }
 
@@ -342,9 +293,7 @@ class TxQueue {
   QueueMemory memory_;
   std::optional<frag::Returner> returner_;
 
-  Counter frames_, bytes_, too_long_, too_many_segments_, empty_, unsupported_offload_;
-  Counter addressing_failed_, device_errors_, bad_completions_, ring_full_, doorbells_;
-  Counter in_flight_;
+  TxCounters counters_;
 };
 
 }  // namespace dmakit::nic::enic

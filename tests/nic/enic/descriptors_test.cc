@@ -16,6 +16,7 @@
 
 #include "nic/enic/commands.h"
 #include "nic/enic/registers.h"
+#include "nic/enic/ring_slots.h"
 #include "tests/catch.h"
 
 namespace dmakit::nic::enic {
