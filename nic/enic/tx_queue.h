@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TxQueue: one work queue (enic sheet 3.3). A packet takes one descriptor per segment that has
-// bytes (more, if a segment of a packet to be segmented is longer than 16384); its last one carries
-// EOP and asks for a completion, which covers every descriptor up to it. One slot of the ring stays
-// unused.
+// bytes (and per 16384 of them, where it is to be segmented); its last one carries EOP and asks for
+// a completion, which covers every descriptor up to it. One slot of the ring stays unused.
 //
 //   slots   free           in flight                              free
 //          |      |  to_clean_ ............................  to_use_ |      |

@@ -268,7 +268,7 @@ TEST_CASE("polled without end, credits go back before they overflow; a restart b
     CHECK_FALSE(s.port->notifier(0)->Wait(dma::Nanos{1'000'000}));
     wire.Send(MakeFrame({}));
     CHECK(s.port->notifier(0)->Wait(dma::Nanos{1'000'000}));
-    REQUIRE(s.port->Stop().ok());  // with a frame and a credit left
+    REQUIRE(s.port->Stop().ok());                     // with a frame and a credit left
     CHECK(s.port->notifier(0)->Wait(dma::Nanos{0}));  // Stop's own, once
     CHECK_FALSE(s.port->notifier(0)->Wait(dma::Nanos{0}));
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "nic/enic/completion_ring.h"
+#include "tests/nic/enic/forger.h"
 #include "tests/nic/enic/tx_rig.h"
 
 namespace dmakit::nic::enic {

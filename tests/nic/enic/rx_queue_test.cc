@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/nic/enic/forger.h"
 #include "tests/nic/enic/testing.h"
 
 namespace dmakit::nic::enic {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/nic/enic/forger.h"
 #include "tests/nic/enic/tx_rig.h"
 
 namespace dmakit::nic::enic {
