@@ -57,9 +57,10 @@ absl::StatusOr<std::vector<FragSource>> Port::MakeSources(const PortOptions& opt
   std::vector<FragSource> sources;
   for (uint32_t i = 0; i < options.rx_queues; ++i) {
     if (i < pools_.size()) {
-      // Old pages stay for as long as somebody has them.
-      const Bytes held{pools_[i]->stats().bytes};
-      absl::Status s = pools_[i]->SetLimits(plan->order, plan->min_order, plan->max_bytes + held);
+      // Old pages stay for as long as somebody has them; what nobody had went with RestPools.
+      held_[i] = Bytes(pools_[i]->stats().bytes);
+      absl::Status s =
+          pools_[i]->SetLimits(plan->order, plan->min_order, plan->max_bytes + held_[i]);
       if (!s.ok()) return s;
     } else {
       auto pool = NewRxPool(device_->address_space(), options, *plan,
@@ -67,6 +68,7 @@ absl::StatusOr<std::vector<FragSource>> Port::MakeSources(const PortOptions& opt
                             device_->waiter());
       if (!pool.ok()) return pool.status();
       pools_.push_back(*std::move(pool));
+      held_.emplace_back(0);
     }
     // A frame longer than the MTU allows does not fit: the device reports it and drops it.
     auto source = FragSource::Create(*pools_[i], {.size = plan->buffer_size,
@@ -108,12 +110,12 @@ absl::Status Port::CheckChange(const PortOptions& options) const {
 }
 
 absl::Status Port::Apply(const PortOptions& options) {
+  RestPools();
   absl::StatusOr<std::vector<FragSource>> sources = MakeSources(options);
   if (!sources.ok()) return sources.status();
   absl::Status s = driver_->Reshape(DriverOptionsOf(options), *std::move(sources),
                                     std::vector<PageAddressing>(options.tx_queues));
   if (!s.ok()) return s;
-  for (size_t i = options.rx_queues; i < driver_->rx_made(); ++i) driver_->rx(i).source().Rest();
   options_ = options;
   return absl::OkStatus();
 }
@@ -149,8 +151,11 @@ absl::Status Port::SetPageOrder(unsigned order) {
   options.page_order = order;
   absl::StatusOr<RxPoolPlan> plan = PlanOf(options);
   if (!plan.ok()) return plan.status();
+  absl::StatusOr<RxPoolPlan> before = PlanOf(options_);
+  if (!before.ok()) return before.status();
   for (uint32_t i = 0; i < options.rx_queues; ++i) {
-    const Bytes held{pools_[i]->stats().bytes};
+    // The queues are at work: pages nobody holds are still there, and must not add up.
+    const Bytes held = std::min(Bytes(pools_[i]->stats().bytes), before->max_bytes + held_[i]);
     absl::Status s = pools_[i]->SetLimits(plan->order, plan->min_order, plan->max_bytes + held);
     if (!s.ok()) return s;
   }

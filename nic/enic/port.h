@@ -83,6 +83,7 @@ class Port final : public nic::Port {
   void WakeAll();
   // Pages of queue `i` that somebody holds; not those that wait for a flush.
   uint64_t PagesHeld(size_t i) const;
+  // Gives back every page that nobody holds. The queues are stopped.
   void RestPools();
   std::string DescribeHeld() const;
 
@@ -91,6 +92,7 @@ class Port final : public nic::Port {
   PortOptions options_;
   PortInterrupts interrupts_;
   std::vector<std::unique_ptr<frag::PagePool>> pools_;
+  std::vector<Bytes> held_;  // of each pool, at its last Reconfigure: pages of the rings before
   std::unique_ptr<Driver<>> driver_;
 };
 

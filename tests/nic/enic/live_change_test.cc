@@ -3,6 +3,7 @@
 // Changes of a port that is at work: page order, ring size, MTU, queue counts. Every frame carries
 // its number and flow; all of them must come out, once, unchanged, each flow in order, whatever was
 // in the rings, in the application's hands or on the wire at the moment of a change.
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -126,6 +127,11 @@ class Traffic {
 constexpr PortOptions kBase = {
     .rx_queues = 2, .tx_queues = 2, .ring_size = 128, .mtu = 1500, .headroom = 64};
 
+// What a receive queue's pool may have when nothing of an earlier ring is left.
+Bytes RxPoolBytes(const PortOptions& options) {
+  return PlanRxPool(options, options.ring_size - 1)->max_bytes;
+}
+
 // `moves`: flows may go to another queue.
 void ChangeUnderTraffic(const PortOptions& base, int changes, bool moves,
                         void (*next)(PortOptions&, int)) {
@@ -133,6 +139,7 @@ void ChangeUnderTraffic(const PortOptions& base, int changes, bool moves,
   rig.Start();
   Traffic traffic(rig);
   PortOptions options = rig.port->options();
+  Bytes largest = RxPoolBytes(options);
   for (int change = 0; change < changes; ++change) {
     traffic.Run(4);
     next(options, change);
@@ -140,12 +147,17 @@ void ChangeUnderTraffic(const PortOptions& base, int changes, bool moves,
     INFO(changed);
     REQUIRE(changed.ok());
     CHECK(rig.port->options().ring_size == options.ring_size);
+    largest = std::max(largest, RxPoolBytes(options));
     if (moves) traffic.Collect();
   }
   traffic.Run(4);
   traffic.Finish();
   traffic.Check();
   CHECK(traffic.offered() > 10u * static_cast<unsigned>(changes));
+  // Memory does not add up over the changes: a ring's, and what of the one before was still held.
+  for (const QueueStats& queue : rig.port->stats().queues) {
+    CHECK(queue.pool.bytes_peak <= 2 * largest.value());
+  }
   REQUIRE(rig.port->Stop().ok());
   rig.CheckClean();
   CHECK(rig.iommu->stats().live_mappings == 0);
@@ -189,16 +201,21 @@ TEST_CASE("1,000 changes of everything at once, strict and deferred") {
 }
 
 TEST_CASE("1,000 changes of the page order, while queues are at work") {
-  Rig rig({.port = kBase});
+  PortOptions options = kBase;
+  options.policy = GENERATE(dma::Policy::kPersistent, dma::Policy::kStrict, dma::Policy::kDeferred);
+  Rig rig({.port = options});
   rig.Start();
   Traffic traffic(rig);
   uint64_t orders_seen = 0;
+  Bytes largest = RxPoolBytes(options);
   for (int change = 0; change < 1000; ++change) {
     traffic.Run(4);
     const auto order = static_cast<unsigned>(change * 3 % 8);
     REQUIRE(rig.port->SetPageOrder(order).ok());
     CHECK(rig.port->options().page_order == order);
     CHECK(rig.port->rx_pool(0).order() == order);
+    largest = std::max(largest, RxPoolBytes(rig.port->options()));
+    CHECK(rig.port->rx_pool(0).max_bytes().value() <= 2 * largest.value());
     orders_seen |= uint64_t{1} << order;
   }
   CHECK(orders_seen == 0xff);
