@@ -4,7 +4,10 @@
 
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -65,28 +68,29 @@ absl::Status Seconds(const std::optional<std::string>& text, std::optional<dma::
   return absl::OkStatus();
 }
 
-absl::Status PolicyName(const std::optional<std::string>& text, dma::Policy& to) {
+// By the names of `values`; `rule` says which those are, and the remedy.
+template <typename T>
+absl::Status OneOf(std::string_view option, const std::optional<std::string>& text,
+                   std::initializer_list<T> values, std::string_view rule, T& to) {
   if (!text) return absl::OkStatus();
-  for (const dma::Policy policy :
-       {dma::Policy::kPersistent, dma::Policy::kDeferred, dma::Policy::kStrict}) {
-    if (*text != dma::Name(policy)) continue;
-    to = policy;
+  for (const T value : values) {
+    if (*text != Name(value)) continue;
+    to = value;
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("--policy: ", Quote(*text),
-                   " must be persistent, deferred or strict; leave it out for persistent"));
+      absl::StrCat(std::string(option), ": ", Quote(*text), " must be ", std::string(rule)));
+}
+
+absl::Status PolicyName(const std::optional<std::string>& text, dma::Policy& to) {
+  return OneOf("--policy", text,
+               {dma::Policy::kPersistent, dma::Policy::kDeferred, dma::Policy::kStrict},
+               "persistent, deferred or strict; leave it out for persistent", to);
 }
 
 absl::Status Audit(const std::optional<std::string>& text, AuditMode& to) {
-  if (!text) return absl::OkStatus();
-  for (const AuditMode mode : {AuditMode::kOff, AuditMode::kOn, AuditMode::kChecked}) {
-    if (*text != Name(mode)) continue;
-    to = mode;
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--audit: ", Quote(*text), " must be on, checked or off; --audit alone is --audit=on"));
+  return OneOf("--audit", text, {AuditMode::kOff, AuditMode::kOn, AuditMode::kChecked},
+               "on, checked or off; --audit alone is --audit=on", to);
 }
 
 // A queue belongs to one thread, so more threads than queues have nothing to do.
@@ -106,21 +110,14 @@ absl::Status StatsFile(const std::optional<std::string>& text, std::optional<std
 }
 
 absl::Status FormatName(const ForwardText& text, StatsFormat& to) {
-  if (!text.stats_format) return absl::OkStatus();
-  if (!text.stats) {
+  if (text.stats_format && !text.stats) {
     return absl::InvalidArgumentError(
         absl::StrCat("--stats-format: ", Quote(*text.stats_format),
                      " needs a file to be written; add --stats=FILE"));
   }
-  for (const StatsFormat format :
-       {StatsFormat::kJson, StatsFormat::kPrometheus, StatsFormat::kText}) {
-    if (*text.stats_format != Name(format)) continue;
-    to = format;
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--stats-format: ", Quote(*text.stats_format),
-                   " must be json, prometheus or text; leave it out for json"));
+  return OneOf("--stats-format", text.stats_format,
+               {StatsFormat::kJson, StatsFormat::kPrometheus, StatsFormat::kText},
+               "json, prometheus or text; leave it out for json", to);
 }
 
 }  // namespace
