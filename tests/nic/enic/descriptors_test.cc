@@ -320,7 +320,7 @@ TEST_CASE("no vector is left out") {
                                          "devcmd_cmd",
                                          "nic_cfg"};
   std::set<std::string> there;
-  for (const Vector& v : AllVectors()) there.insert(v.structure);
+  for (const Vector& v : AllVectors("tests/nic/enic/vectors.json")) there.insert(v.structure);
   CHECK(there == covered);
   CHECK(AllVectors("tests/nic/enic/vectors.json").size() == 36);
 }
