@@ -64,24 +64,29 @@ class VfioContainer {
   VfioKernel& kernel() const { return kernel_; }
   const Options& options() const { return options_; }
 
-  // For VfioDevice. The descriptor of a device in `group`, owned; and the devices that are open.
-  absl::StatusOr<VfioFd> OpenDevice(uint32_t group, const std::string& address);
+  // For VfioDevice. The descriptor of a device in `group`; and the devices that are open.
+  absl::StatusOr<VfioFd> OpenDevice(uint32_t group, const std::string& address) const;
+  bool has_device(const std::string& address) const;
   void Entered(const std::string& address);
   void Left(const std::string& address);
 
  private:
-  // A group within the container. Leaves it, then closes.
-  class Group;
+  // A group within the container, which it leaves when it closes.
+  struct Group {
+    uint32_t number = 0;
+    VfioFd fd{};
+  };
 
   VfioContainer(VfioKernel& kernel, Options options, VfioFd fd);
   absl::Status CheckViable(uint32_t number, int group) const;
-  absl::Status SetIommu(uint32_t number);
+  absl::StatusOr<VfioFd> OpenGroup(uint32_t number) const;
+  absl::Status Join(uint32_t number, int group);
   absl::Status CheckFacts(uint32_t number) const;
 
   VfioKernel& kernel_;
   Options options_;
   VfioFd fd_;
-  std::vector<std::unique_ptr<Group>> groups_{};
+  std::vector<Group> groups_{};
   bool iommu_set_ = false;
   std::vector<std::string> devices_{};
   std::unique_ptr<VfioDomain> domain_{};

@@ -26,11 +26,12 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dma/host/vfio_container.h"
+#include "dma/host/vfio_error.h"
 #include "dma/host/vfio_kernel.h"
 #include "dma/mmio.h"
 #include "iova/types.h"
@@ -106,31 +107,34 @@ class VfioDevice {
     uint64_t offset = 0;
     uint64_t size = 0;
     uint32_t flags = 0;
+    bool whole = true;  // no part is held back from mmap
   };
   // A mapped BAR, or none.
   class Bar;
 
   VfioDevice(VfioContainer& container, std::string address, uint32_t group, VfioFd fd);
   absl::Status ReadShape(const Options& options);
-  absl::StatusOr<Region> ReadRegion(uint32_t index, bool* sparse) const;
+  absl::StatusOr<Region> ReadRegion(uint32_t index) const;
+  absl::Status Failed(VfioProblem problem, std::string_view text) const;
+  template <typename T>
+  absl::StatusOr<T> ReadConfigAs(size_t offset) const;
   absl::Status ReadConfig(size_t offset, std::span<std::byte> to) const;
   absl::Status WriteConfig(size_t offset, std::span<const std::byte> from);
   absl::Status CheckConfig(size_t offset, size_t width) const;
   absl::Status ChangeCommand(uint16_t set, uint16_t clear);
-  absl::Status SetIrqs(uint32_t flags, uint32_t start, uint32_t count,
-                       std::span<const int32_t> fds);
+  int SetIrqs(uint32_t start, std::span<const int32_t> fds);
 
   VfioContainer& container_;
   const std::string address_;
   const uint32_t group_;
   VfioFd fd_;
   Region config_{};
-  uint32_t regions_ = 0;
   bool has_reset_ = false;
   uint16_t vendor_id_ = 0;
   uint16_t device_id_ = 0;
   uint32_t msix_vectors_ = 0;
   bool msix_enabled_ = false;
+  bool entered_ = false;  // the container knows
   std::array<std::unique_ptr<Bar>, kBars> bars_{};
 };
 

@@ -47,9 +47,10 @@ class VfioDomain final : public Domain {
     std::unique_ptr<KernelFaultLog> faults{};
   };
 
-  // `container` stays the caller's and outlives the domain; its IOMMU has been set.
+  // `container` stays the caller's and outlives the domain; its IOMMU has been set. `options` are
+  // taken only on success.
   static absl::StatusOr<std::unique_ptr<VfioDomain>> Create(VfioKernel& kernel, int container,
-                                                            Options options);
+                                                            Options&& options);
   ~VfioDomain() override;
 
   // What the kernel says of a container now.
@@ -88,14 +89,14 @@ class VfioDomain final : public Domain {
   };
   using Table = std::map<uint64_t, Live>;  // by IOVA
 
-  VfioDomain(VfioKernel& kernel, int container, DomainFacts facts, Options options);
+  VfioDomain(VfioKernel& kernel, int container, DomainFacts facts, Options&& options);
   absl::Status Check(const Range& range, const MemoryView& memory, Access access) const;
   absl::Status CheckPlace(const Range& range) const;
   absl::Status CheckBudget(const Range& range) const;
   absl::Status CheckMemlock(const Range& range);
   absl::Status MapFailed(const Range& range, const MemoryView& memory, int error);
   absl::Status MemlockError(const Range& range, Bytes locked, Bytes limit) const;
-  absl::Status MissingShape(const char* what, const Range& range) const;
+  absl::Status CheckShape(const char* what, const Range& range) const;
   Table::const_iterator FirstFrom(uint64_t address) const;
   void Forget(const Range& range, uint64_t bytes);
   void WarnOfBudget();
@@ -112,7 +113,7 @@ class VfioDomain final : public Domain {
   Bytes locked_{};  // of the process, as far as this domain knows; the kernel knows better
   bool warned_ = false;
 
-  std::mutex listeners_mutex_;  // of all below; never together with the other
+  mutable std::mutex listeners_mutex_;  // of the log and all below; never together with the other
   std::vector<FaultListener*> listeners_{};
   std::vector<std::string> devices_{};
 };

@@ -45,7 +45,7 @@ absl::Status VfioError(VfioProblem problem, std::string_view message);
 // nullopt: OK, or no error of VFIO's.
 std::optional<VfioProblem> VfioProblemOf(const absl::Status& status);
 
-// For messages: "EPERM (Operation not permitted)". `error`: of errno, above 0.
+// For messages: "Operation not permitted (errno 1)".
 std::string ErrnoText(int error);
 
 }  // namespace dmakit::dma::host
