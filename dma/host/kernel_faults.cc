@@ -166,24 +166,26 @@ absl::StatusOr<std::unique_ptr<KernelFaultLog>> KernelFaultLog::Open(const std::
                                          : "; check that it is there, or do without a fault log"));
   }
   lseek(fd, 0, SEEK_END);  // a pipe has no end to go to
-  return std::unique_ptr<KernelFaultLog>(new KernelFaultLog(fd));
+  const std::shared_ptr<void> owned(nullptr, [fd](void*) { close(fd); });
+  return std::make_unique<KernelFaultLog>([fd, owned](std::span<char> to) -> int64_t {
+    const ssize_t n = read(fd, to.data(), to.size());
+    return n >= 0 ? n : -errno;
+  });
 }
-
-KernelFaultLog::~KernelFaultLog() { close(fd_); }
 
 // More of the log into `pending_`. False: there is no more now.
 bool KernelFaultLog::Fill() {
   char buffer[2 * kLongestRecord];
-  for (;;) {
-    const ssize_t n = read(fd_, buffer, sizeof(buffer));
+  for (uint64_t overruns = 0;; ++overruns) {
+    const int64_t n = reader_(buffer);
     if (n > 0) {
       pending_.append(buffer, static_cast<size_t>(n));
       return true;
     }
-    if (n == 0 || errno == EAGAIN) return false;
-    if (errno == EPIPE) {
+    if (n == 0 || n == -EAGAIN) return false;
+    if (n == -EPIPE && overruns < kMostLines) {
       ++stats_.overruns;  // the next read goes on with the oldest there is
-    } else if (errno != EINTR) {
+    } else if (n != -EINTR) {
       ++stats_.errors;
       return false;
     }

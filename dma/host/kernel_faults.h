@@ -12,11 +12,14 @@
 #ifndef DMAKIT_DMA_HOST_KERNEL_FAULTS_H_
 #define DMAKIT_DMA_HOST_KERNEL_FAULTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "dma/types.h"
@@ -56,7 +59,10 @@ class KernelFaultLog {
   // From the end of the log on. PermissionDenied and NotFound name the file and what is needed.
   static absl::StatusOr<std::unique_ptr<KernelFaultLog>> Open(
       const std::string& path = "/dev/kmsg");
-  ~KernelFaultLog();
+  // From anything that reads like /dev/kmsg: the next bytes, whole records or not; 0 or -EAGAIN
+  // when there is no more now; -EPIPE when something is lost.
+  using Reader = std::function<int64_t(std::span<char>)>;
+  explicit KernelFaultLog(Reader reader) : reader_(std::move(reader)) {}
   KernelFaultLog(const KernelFaultLog&) = delete;
   KernelFaultLog& operator=(const KernelFaultLog&) = delete;
 
@@ -66,12 +72,11 @@ class KernelFaultLog {
   const Stats& stats() const { return stats_; }
 
  private:
-  explicit KernelFaultLog(int fd) : fd_(fd) {}
   bool Fill();
   size_t TakeLines(const std::function<void(const KernelFault&)>& visit);
   bool TakeRecord(std::string_view record, const std::function<void(const KernelFault&)>& visit);
 
-  const int fd_;
+  const Reader reader_;
   std::string pending_{};  // read, and no whole line yet
   bool skipping_ = false;  // until the end of a line that is too long
   Stats stats_{};
