@@ -28,21 +28,11 @@
 #include "nic/e1000e/backend.h"
 #include "nic/packet.h"
 #include "nic/port.h"
-#include "tests/catch.h"
+#include "tests/qemu/guest.h"
 
 namespace dmakit::qemu {
 
 using Frame = std::vector<std::byte>;
-
-inline constexpr const char* kAddress[2] = {"0000:00:04.0", "0000:00:05.0"};
-
-// Says what went wrong where a test needs a value.
-template <typename T>
-T Need(absl::StatusOr<T> value) {
-  INFO(value.status().message());
-  REQUIRE(value.ok());
-  return *std::move(value);
-}
 
 // An address space on the guest's memory, and what sends from it.
 class Memory {
