@@ -145,7 +145,7 @@ TEST_CASE("a short unmap quarantines, and the IOVA is not used again") {
   REQUIRE(next.ok());
   REQUIRE(s.device->Unmap(*std::move(next)).ok());
   CHECK(s.rig.kernel.mappings().size() == 1);
-  s.space->quarantine().ReleaseAfterReset();
+  CHECK(s.space->quarantine().ReleaseAfterReset("nic0").ok());
   CHECK(s.rig.kernel.mappings().empty());
 }
 
@@ -168,7 +168,7 @@ TEST_CASE("an address space unwinds when the kernel refuses its k-th call") {
       }
     }
     if (!fail.triggered()) break;
-    s.space->quarantine().ReleaseAfterReset();
+    CHECK(s.space->quarantine().ReleaseAfterReset("nic0").ok());
     CHECK(s.rig.kernel.mappings().empty());
     REQUIRE(k < 100);
   }
