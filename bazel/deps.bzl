@@ -1,6 +1,7 @@
 """The dependencies of dmakit, for WORKSPACE users. MODULE.bazel is the same list for Bazel modules."""
 
 load("@bazel_tools//tools/build_defs/repo:utils.bzl", "maybe")
+load("//bazel:guest.bzl", "guest_kernel")
 load("//bazel:system.bzl", "system_abseil", "system_library")
 
 # Libraries that are always the machine's: they belong to its kernel or its hardware. All are optional;
@@ -102,3 +103,7 @@ def dmakit_dependencies():
         maybe(system_library, name = name, **_LIBRARIES[name])
     for name in MACHINE_LIBRARIES:
         maybe(system_library, name = name, **MACHINE_LIBRARIES[name])
+
+def dmakit_test_dependencies():
+    """Declares what only the tests of this tree need, for its own WORKSPACE."""
+    maybe(guest_kernel, name = "guest_kernel")

@@ -56,6 +56,9 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;  // "enic"
   virtual std::string_view help() const = 0;  // one line: what it is and its keys
+  // Whether it drives silicon. A real NIC has a cable of its own, and answers in its own time;
+  // others are software models, which are plugged into a Wire.
+  virtual bool real() const { return false; }
   virtual absl::StatusOr<std::unique_ptr<Nic>> Create(const NicArgs& args) = 0;
 };
 

@@ -25,7 +25,8 @@ unsigned OrderFor(uint32_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<RxPoolPlan> PlanRxPool(const PortOptions& options, uint32_t buffers) {
+absl::StatusOr<RxPoolPlan> PlanRxPool(const PortOptions& options, uint32_t buffers,
+                                      uint32_t capacity) {
   if (options.mtu < kMinMtu || options.mtu > kMaxMtu) {
     return absl::InvalidArgumentError(
         absl::StrCat("mtu ", options.mtu, ": must be between ", kMinMtu, " and ", kMaxMtu));
@@ -35,7 +36,8 @@ absl::StatusOr<RxPoolPlan> PlanRxPool(const PortOptions& options, uint32_t buffe
         absl::StrCat("headroom ", options.headroom, ": must be at most ", kMaxHeadroom, " bytes"));
   }
   RxPoolPlan plan;
-  plan.buffer_size = RxBufferSize(options.mtu, options.headroom);
+  plan.capacity = capacity == 0 ? options.mtu + kFrameOverhead : capacity;
+  plan.buffer_size = (options.headroom + plan.capacity + 63) / 64 * 64;
   plan.min_order = OrderFor(plan.buffer_size);
   plan.order = options.page_order.value_or(frag::FragAllocator::BestOrder(
       plan.buffer_size, std::max(plan.min_order, kLeastDefaultOrder), frag::kMaxOrder));

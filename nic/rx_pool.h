@@ -26,7 +26,8 @@ inline constexpr uint32_t kMaxHeadroom = 16384;  // four pages
 
 // What a port's options mean for the memory of one receive ring.
 struct RxPoolPlan {
-  uint32_t buffer_size = 0;  // RxBufferSize, what fragments are cut to
+  uint32_t capacity = 0;     // of a buffer: bytes the device may write
+  uint32_t buffer_size = 0;  // what fragments are cut to: headroom and capacity, rounded up to 64
   unsigned order = 0;        // of its pages: the one asked for, or the one that fits buffers best
   unsigned min_order = 0;    // the smallest page that holds a buffer
   uint32_t fill_pages = 0;   // pages of `order` that fill the ring
@@ -36,9 +37,10 @@ struct RxPoolPlan {
   Bytes max_bytes{0};
 };
 
-// `buffers` is the most the ring has posted. InvalidArgument for mtu, headroom and page order names
-// value, rule and remedy.
-absl::StatusOr<RxPoolPlan> PlanRxPool(const PortOptions& options, uint32_t buffers);
+// `buffers` is the most the ring has posted. `capacity`: 0 for one that holds a whole frame.
+// InvalidArgument for mtu, headroom and page order names value, rule and remedy.
+absl::StatusOr<RxPoolPlan> PlanRxPool(const PortOptions& options, uint32_t buffers,
+                                      uint32_t capacity = 0);
 
 // Makes the pool. It takes no memory before the ring is filled.
 absl::StatusOr<std::unique_ptr<frag::PagePool>> NewRxPool(dma::AddressSpace& space,

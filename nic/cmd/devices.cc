@@ -24,17 +24,19 @@ using dma::host::PciDevice;
 using dma::host::PciInventory;
 using Json = nlohmann::ordered_json;
 
-// The silicon that a backend is about. All of them run on a software model of it only: a backend
-// that drives the real one will say so itself.
+// The silicon that a backend is about: it drives that (Backend::real), or a software model of it.
 struct Known {
   uint16_t vendor;
   uint16_t device;
   const char* backend;
 };
 constexpr Known kKnown[] = {
-    {0x1137, 0x0043, "enic"},  // Cisco VIC
-    {0x1137, 0x0044, "enic"},  // its dynamic vNIC
-    {0x1137, 0x0071, "enic"},  // its virtual function
+    {0x1137, 0x0043, "enic"},      // Cisco VIC
+    {0x1137, 0x0044, "enic"},      // its dynamic vNIC
+    {0x1137, 0x0071, "enic"},      // its virtual function
+    {0x177d, 0x9702, "liquidio"},  // CN23XX, physical function
+    {0x177d, 0x9712, "liquidio"},  // its virtual function
+    {0x8086, 0x10d3, "e1000e"},    // 82574L
 };
 
 std::string Hex4(std::optional<uint16_t> value) {
@@ -45,14 +47,13 @@ std::string Id(const PciDevice& nic) {
   return absl::StrCat(Hex4(nic.vendor), ":", Hex4(nic.device));
 }
 
-std::string BackendOf(const PciDevice& nic, const BackendRegistry& registry) {
+const Backend* BackendOf(const PciDevice& nic, const BackendRegistry& registry) {
   for (const Known& known : kKnown) {
-    if (nic.vendor == known.vendor && nic.device == known.device &&
-        registry.Find(known.backend).ok()) {
-      return known.backend;
-    }
+    if (nic.vendor != known.vendor || nic.device != known.device) continue;
+    const auto backend = registry.Find(known.backend);
+    if (backend.ok()) return *backend;
   }
-  return "";
+  return nullptr;
 }
 
 std::string Uses(const NetInterface& interface, std::string_view what) {
@@ -112,7 +113,9 @@ Cells Row(const PciDevice& nic, const Advice& advice) {
                  absl::StrJoin(mtus, ","),
                  nic.numa_node ? absl::StrCat(*nic.numa_node) : "",
                  group,
-                 advice.backend.empty() ? "nothing yet" : advice.backend + ", model only"};
+                 advice.backend.empty() ? "nothing yet"
+                 : advice.real          ? advice.backend
+                                        : advice.backend + ", model only"};
   for (std::string& cell : cells) cell = cell.empty() ? "-" : Clean(cell);
   return cells;
 }
@@ -201,7 +204,7 @@ Json NicJson(const PciDevice& nic, const Advice& advice) {
           {"numa_node", OrNull(nic.numa_node)},
           {"iommu_group", GroupJson(nic)},
           {"backend", advice.backend.empty() ? Json(nullptr) : Json(advice.backend)},
-          {"real", false},
+          {"real", advice.real},
           {"warnings", advice.warnings},
           {"problems", nic.problems},
           {"first", first}};
@@ -224,7 +227,10 @@ void PrintJson(const PciInventory& all, const BackendRegistry& registry, std::os
 
 Advice Advise(const PciDevice& nic, const PciInventory& all, const BackendRegistry& registry) {
   Advice advice;
-  advice.backend = BackendOf(nic, registry);
+  if (const Backend* const backend = BackendOf(nic, registry)) {
+    advice.backend = backend->name();
+    advice.real = backend->real();
+  }
   bool route = false;
   for (const NetInterface& interface : nic.interfaces) {
     route |= interface.default_route;

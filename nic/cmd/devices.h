@@ -31,7 +31,8 @@ struct Step {
 };
 
 struct Advice {
-  std::string backend{};  // of ours that knows this NIC, as a model; empty: nothing yet
+  std::string backend{};  // of ours that knows this NIC; empty: nothing yet
+  bool real = false;      // it drives the NIC itself, not only a model of it
   std::vector<std::string> warnings{};
   std::vector<Step> first{};  // in this order; empty: it is ready
 };

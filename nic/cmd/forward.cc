@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "nic/cmd/cable.h"
 #include "nic/wire/limited_wire.h"
 #include "nic/wire/open.h"
 #include "nic/wire/spec.h"
@@ -39,9 +40,11 @@ absl::Status Different(std::string_view option_a, const std::optional<std::strin
                                                  " and would overwrite it; give another path"));
 }
 
+// A real NIC's is nothing that could be opened.
 absl::StatusOr<std::unique_ptr<Wire>> Open(std::string_view option, const PortSpec& port,
                                            WireRole role, std::string_view working_directory) {
-  auto wire = OpenWire(port.wire, role, working_directory);
+  if (!port.wire) return std::make_unique<Cable>();
+  auto wire = OpenWire(*port.wire, role, working_directory);
   if (wire.ok()) return wire;
   return absl::Status(wire.status().code(),
                       absl::StrCat(std::string(option), ": ", wire.status().message()));
@@ -50,15 +53,32 @@ absl::StatusOr<std::unique_ptr<Wire>> Open(std::string_view option, const PortSp
 absl::StatusOr<RigOptions::End> FindEnd(const BackendRegistry& registry, std::string_view option,
                                         const PortSpec& port) {
   const auto backend = registry.Find(port.backend);
-  if (backend.ok()) return RigOptions::End{*backend, port.keys};
-  return absl::Status(backend.status().code(),
-                      absl::StrCat(std::string(option), ": ", backend.status().message()));
+  if (!backend.ok()) {
+    return absl::Status(backend.status().code(),
+                        absl::StrCat(std::string(option), ": ", backend.status().message()));
+  }
+  if ((*backend)->real() && port.wire) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(option), ": ", port.backend, " is a real NIC and has a cable of ",
+                     "its own; leave out ", Quote("wire=" + *port.wire)));
+  }
+  if (!(*backend)->real() && !port.wire) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(option), ": ", Quote(port.backend),
+        " has no wire=, which must come last; a port is BACKEND[,key=value...],wire=WIRE, as in ",
+        port.backend, ",wire=pcap:in.pcap"));
+  }
+  return RigOptions::End{*backend, port.keys};
+}
+
+std::optional<std::string> FileOf(const PortSpec& port, std::string_view working_directory) {
+  return port.wire ? WireFile(*port.wire, working_directory) : std::nullopt;
 }
 
 // Refuses what would destroy a file: input, output and statistics must be three different ones.
 absl::Status CheckFiles(const ForwardOptions& options, std::string_view working_directory) {
-  const auto in = WireFile(options.in.wire, working_directory);
-  const auto out = WireFile(options.out.wire, working_directory);
+  const auto in = FileOf(options.in, working_directory);
+  const auto out = FileOf(options.out, working_directory);
   std::optional<std::string> stats;
   if (options.stats_file) stats = ResolvePath(*options.stats_file, working_directory);
   for (const absl::Status& s :
@@ -112,6 +132,8 @@ absl::StatusOr<RunRecord> RunRig(Rig& rig, const RigOptions& options, const RunL
   record.threads = limits.threads;
   record.ring = options.ring;
   record.policy = options.policy;
+  Cable* const in_cable = dynamic_cast<Cable*>(&source);  // nullptr: a software NIC's wire
+  Cable* const out_cable = dynamic_cast<Cable*>(&sink);
   FrameBudget budget(limits.count.value_or(FrameBudget::kNoLimit));
   LimitedWire limited(source, budget);
   LimitedWire back(sink, budget);
@@ -133,11 +155,19 @@ absl::StatusOr<RunRecord> RunRig(Rig& rig, const RigOptions& options, const RunL
                            (options.both ? sink.stats().refused + source.stats().lost : 0));
       };
     }
+    if (in_cable != nullptr) in_cable->Connect(*rig.in().port);
+    if (out_cable != nullptr) out_cable->Connect(*rig.out().port);
+    loop.exhausted = [&] {
+      if (in_cable != nullptr) in_cable->Freeze();
+      if (out_cable != nullptr) out_cable->Freeze();
+    };
     LimitedWire* const other = options.both ? &back : nullptr;
     record.loop =
         ForwardLoop(rig.in(), rig.out(), limited, other, rig.clock(), std::move(loop)).Run();
   }
   record.rig = rig.Finish();
+  if (in_cable != nullptr) in_cable->Disconnect(record.rig.in.port);
+  if (out_cable != nullptr) out_cable->Disconnect(record.rig.out.port);
   record.source_status = source.Close();
   record.sink_status = sink.Close();
   record.source = source.stats();

@@ -38,8 +38,10 @@ ForwardLoop::ForwardLoop(Side in, Side out, LimitedWire& source, LimitedWire* ba
   }
   for (uint32_t queue = 0; queue < options_.queues; ++queue) {
     ForwardWorker& worker = *workers_[queue % workers_.size()];
-    worker.AddLane(*in_.port, *out_.port, queue);
-    if (back != nullptr) worker.AddLane(*out_.port, *in_.port, queue);
+    worker.AddLane(*in_.port, *out_.port, queue, in_.real ? &source : nullptr);
+    if (back != nullptr) {
+      worker.AddLane(*out_.port, *in_.port, queue, out_.real ? back : nullptr);
+    }
   }
 }
 
@@ -65,6 +67,10 @@ void ForwardLoop::Watch(dma::Nanos now) {
   if (interrupted) result_.interrupted = true;
   if (interrupted || (options_.duration && now - start_ >= *options_.duration)) {
     for (LimitedWire* const source : sources_) source->Stop();
+  }
+  if (!told_exhausted_ && SourcesExhausted()) {
+    told_exhausted_ = true;
+    if (options_.exhausted) options_.exhausted();
   }
   if (options_.progress && now >= next_progress_) {
     next_progress_ = now + options_.progress_interval;

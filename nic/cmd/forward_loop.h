@@ -37,6 +37,7 @@ class ForwardLoop {
   struct Side {
     Port* port = nullptr;
     Model* model = nullptr;
+    bool real = false;  // silicon: its source limits what is received, not what arrives
   };
 
   struct Options {
@@ -48,6 +49,8 @@ class ForwardLoop {
     // With frames waiting or in flight, and none moving for this long, the run has failed.
     dma::Nanos stall_limit{2'000'000'000};
     std::function<bool()> interrupted{};  // asked once per round; true stops the sources
+    // Called once, when no frame will be taken any more; what was taken is still under way.
+    std::function<void()> exhausted{};
     // Called about every `progress_interval` with the time since the start.
     std::function<void(dma::Nanos, uint64_t forwarded)> progress{};
     dma::Nanos progress_interval{1'000'000'000};
@@ -114,6 +117,7 @@ class ForwardLoop {
   dma::Nanos start_{0};
   dma::Nanos last_good_{0};  // when something moved last, or nothing had to
   dma::Nanos next_progress_{0};
+  bool told_exhausted_ = false;
   Result result_;
 };
 

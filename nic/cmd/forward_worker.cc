@@ -45,8 +45,8 @@ ForwardWorker::~ForwardWorker() {
   }
 }
 
-void ForwardWorker::AddLane(Port& from, Port& to, uint32_t queue) {
-  Lane lane{.from = &from, .to = &to, .queue = queue};
+void ForwardWorker::AddLane(Port& from, Port& to, uint32_t queue, LimitedWire* gate) {
+  Lane lane{.from = &from, .to = &to, .queue = queue, .gate = gate};
   lane.packets.resize(burst_);
   lanes_.push_back(std::move(lane));
 }
@@ -68,7 +68,7 @@ bool ForwardWorker::DrainLane(Lane& lane) {
   for (uint32_t packets = 0; packets < kPacketsPerDrain;) {
     if (lane.empty()) {
       lane.begin = 0;
-      lane.end = lane.from->Receive(lane.queue, lane.packets);
+      lane.end = Receive(lane);
       if (lane.empty()) break;
       moved = true;
     }
@@ -81,6 +81,16 @@ bool ForwardWorker::DrainLane(Lane& lane) {
     packets += static_cast<uint32_t>(taken);
   }
   return moved;
+}
+
+size_t ForwardWorker::Receive(Lane& lane) {
+  const std::span<Packet> burst(lane.packets);
+  if (lane.gate == nullptr) return lane.from->Receive(lane.queue, burst);
+  const size_t most = lane.gate->Admit(burst.size());
+  if (most == 0) return 0;
+  const size_t got = lane.from->Receive(lane.queue, burst.first(most));
+  lane.gate->Admitted(got);
+  return got;
 }
 
 uint64_t ForwardWorker::held() const {

@@ -21,6 +21,7 @@
 #include "iova/counter.h"
 #include "nic/packet.h"
 #include "nic/port.h"
+#include "nic/wire/limited_wire.h"
 
 namespace dmakit::nic::cmd {
 
@@ -32,8 +33,9 @@ class ForwardWorker {
   ForwardWorker(const ForwardWorker&) = delete;
   ForwardWorker& operator=(const ForwardWorker&) = delete;
 
-  // The ports outlive the worker.
-  void AddLane(Port& from, Port& to, uint32_t queue);
+  // The ports outlive the worker, and so does `gate`: what limits a real NIC, which no wire can
+  // hold back; nullptr: nothing is to be limited here.
+  void AddLane(Port& from, Port& to, uint32_t queue, LimitedWire* gate = nullptr);
 
   // True: something moved.
   bool Drain();
@@ -49,6 +51,7 @@ class ForwardWorker {
     Port* from = nullptr;
     Port* to = nullptr;
     uint32_t queue = 0;
+    LimitedWire* gate = nullptr;
     std::vector<Packet> packets{};
     size_t begin = 0;
     size_t end = 0;
@@ -56,6 +59,7 @@ class ForwardWorker {
   };
 
   bool DrainLane(Lane& lane);
+  static size_t Receive(Lane& lane);
 
   const uint32_t burst_;
   const dma::Nanos timer_cost_;  // of one timer pair

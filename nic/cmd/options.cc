@@ -46,7 +46,8 @@ absl::Status Port(std::string_view option, const std::optional<std::string>& tex
   }
   auto spec = ParsePort(option, *text);
   if (!spec.ok()) return spec.status();
-  if (const absl::Status wire = CheckWire(spec->wire, role); !wire.ok()) {
+  const absl::Status wire = spec->wire ? CheckWire(*spec->wire, role) : absl::OkStatus();
+  if (!wire.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(std::string(option), ": ", wire.message()));
   }
   to = *std::move(spec);

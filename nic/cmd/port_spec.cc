@@ -26,17 +26,20 @@ size_t FindWire(std::string_view text) {
 
 absl::StatusOr<PortSpec> ParsePort(std::string_view option, std::string_view text) {
   const auto error = [&](std::string_view what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(std::string(option), ": ", Quote(text), " ", std::string(what),
-                     "; a port is BACKEND[,key=value...],wire=WIRE, as in enic,wire=pcap:in.pcap"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(option), ": ", Quote(text), " ", std::string(what),
+        "; a port is BACKEND[,key=value...],wire=WIRE, as in enic,wire=pcap:in.pcap; a "
+        "real NIC has no wire"));
   };
   const size_t wire = FindWire(text);
-  if (wire == std::string_view::npos) return error("has no wire=, which must come last");
   if (wire == 0) return error("has no backend, which must come first");
 
   PortSpec spec;
-  spec.wire = text.substr(wire + kWire.size());
-  const std::string_view head = text.substr(0, wire - 1);  // without the comma
+  std::string_view head = text;
+  if (wire != std::string_view::npos) {
+    spec.wire = text.substr(wire + kWire.size());
+    head = text.substr(0, wire - 1);  // without the comma
+  }
   const size_t comma = head.find(',');
   spec.backend = head.substr(0, comma);
   if (spec.backend.empty() || spec.backend.find('=') != std::string::npos) {

@@ -18,8 +18,9 @@ constexpr char kSpaceName[] = "forward";
 
 // For what has been handed to the ports when a run ends.
 constexpr dma::Nanos kSendRestTime{1'000'000'000};
-// A model's thread may be kept waiting for the processor: its answers take real time.
-constexpr dma::Nanos kThreadedStopDeadline{10'000'000'000};
+// Silicon's answers take real time, and so do those of a model's thread, which may be kept waiting
+// for the processor.
+constexpr dma::Nanos kRealTimeStopDeadline{10'000'000'000};
 
 // "enic0", "mlx5_0".
 std::string InstanceName(std::string_view backend, int index) {
@@ -84,6 +85,8 @@ absl::Status Rig::SetUp(const RigOptions& options) {
   both_ = options.both;
   threaded_ = options.threaded;
   queues_ = options.queues;
+  in_real_ = options.in.backend->real();
+  out_real_ = options.out.backend->real();
 
   const std::string in_name = InstanceName(options.in.backend->name(), 0);
   const std::string out_name = InstanceName(options.out.backend->name(), 1);
@@ -106,7 +109,7 @@ absl::Status Rig::OpenPorts(const RigOptions& options) {
   port.mtu = options.mtu;
   port.page_order = options.page_order;
   port.policy = options.policy;
-  if (threaded_) port.stop_deadline = kThreadedStopDeadline;
+  if (threaded_ || in_real_ || out_real_) port.stop_deadline = kRealTimeStopDeadline;
   if (options.stop_deadline) port.stop_deadline = *options.stop_deadline;
   port.rx_queues = options.queues;
   port.tx_queues = both_ ? options.queues : 0;
@@ -191,14 +194,18 @@ absl::Status Rig::StartPorts() {
   return absl::OkStatus();
 }
 
-ForwardLoop::Side Rig::in() { return {in_port_.get(), threaded_ ? nullptr : in_nic_->model()}; }
-ForwardLoop::Side Rig::out() { return {out_port_.get(), threaded_ ? nullptr : out_nic_->model()}; }
+ForwardLoop::Side Rig::in() {
+  return {in_port_.get(), threaded_ ? nullptr : in_nic_->model(), in_real_};
+}
+ForwardLoop::Side Rig::out() {
+  return {out_port_.get(), threaded_ ? nullptr : out_nic_->model(), out_real_};
+}
 
 // Where each port holds packets of the other's pools, the first to stop would wait in vain for the
 // second: both send first. A device that sends nothing any more ends this early, or by the clock.
 void Rig::SendRest() {
   const bool sent = dma::PollUntil(dma::SystemWaiter(), kSendRestTime, [this] {
-    bool worked = threaded_;
+    bool worked = threaded_ || in_real_ || out_real_;
     for (const ForwardLoop::Side& side : {in(), out()}) {
       if (side.model != nullptr) worked |= side.model->Step();
     }

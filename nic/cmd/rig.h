@@ -154,6 +154,8 @@ class Rig {
   AuditMode audit_mode_ = AuditMode::kOff;
   bool both_ = false;
   bool threaded_ = false;
+  bool in_real_ = false;
+  bool out_real_ = false;
   uint32_t queues_ = 1;
   std::vector<std::string> leaks_;  // filled by the address space when it dies
   std::unique_ptr<dma::host::HostMemory> memory_;

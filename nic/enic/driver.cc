@@ -11,7 +11,6 @@
 namespace dmakit::nic::enic {
 namespace {
 
-constexpr dma::Nanos kLeastHaltTime{10'000'000};
 constexpr dma::Nanos kQuiesceTime{1'000'000'000};
 
 absl::Status TooMany(const std::string& name, const char* what, size_t asked, size_t there) {
@@ -20,29 +19,6 @@ absl::Status TooMany(const std::string& name, const char* what, size_t asked, si
 }
 
 }  // namespace
-
-namespace internal {
-
-void AddProblem(std::string& problems, std::string_view label, std::string_view what) {
-  absl::StrAppend(&problems, problems.empty() ? "" : "; ", std::string(label), ": ",
-                  std::string(what));
-}
-
-void AddProblem(std::string& problems, const absl::Status& status) {
-  absl::StrAppend(&problems, problems.empty() ? "" : "; ", status.message());
-}
-
-absl::Status NoBuffer(const std::string& label, std::string_view why) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat(label, ": not one receive buffer to start with: ", std::string(why)));
-}
-
-absl::Status Problems(const std::string& name, const std::string& problems) {
-  if (problems.empty()) return absl::OkStatus();
-  return absl::DeadlineExceededError(absl::StrCat(name, ": did not stop cleanly: ", problems));
-}
-
-}  // namespace internal
 
 absl::Status DriverBase::CheckOptions(const DriverOptions& options, size_t rx_queues,
                                       size_t tx_queues) {
@@ -158,20 +134,6 @@ absl::Status DriverBase::EnableDevice() {
   }
   return absl::OkStatus();
 }
-
-// --- Stop's clock --------------------------------------------------------------------------------
-
-DriverBase::Deadline::Deadline(dma::Waiter& waiter, dma::Nanos total)
-    : waiter_(waiter), start_(waiter.Now()), total_(total) {}
-
-dma::Nanos DriverBase::Deadline::Left(dma::Nanos total) const {
-  // Time that went back makes nothing longer.
-  const dma::Nanos passed = std::max(waiter_.Now() - start_, dma::Nanos{0});
-  return passed < total ? total - passed : dma::Nanos{0};
-}
-
-dma::Nanos DriverBase::Deadline::ToDrain() const { return Left(total_ / 2); }
-dma::Nanos DriverBase::Deadline::ToHalt() const { return std::max(Left(total_), kLeastHaltTime); }
 
 // --- Registers behind the statistics -------------------------------------------------------------
 

@@ -34,6 +34,7 @@
 #include "nic/port.h"
 #include "nic/queue.h"
 #include "nic/stats.h"
+#include "nic/teardown.h"
 
 namespace dmakit::nic::enic {
 
@@ -81,20 +82,6 @@ class DriverBase {
   // Receive settings were accepted and no queue refused its set-up.
   absl::Status EnableDevice();
   static void EnableQueue(const Control& control);
-
-  // Stop's clock.
-  class Deadline {
-   public:
-    Deadline(dma::Waiter& waiter, dma::Nanos total);
-    dma::Nanos ToDrain() const;
-    dma::Nanos ToHalt() const;
-
-   private:
-    dma::Nanos Left(dma::Nanos total) const;
-    dma::Waiter& waiter_;
-    dma::Nanos start_;
-    dma::Nanos total_;
-  };
 
   // dropped_packet_count since the driver was made, over restarts.
   struct DropCount {
@@ -168,13 +155,13 @@ class Driver final : public DriverBase {
   absl::Status BringUp();
   absl::Status SetUpQueues();
   absl::Status FillQueues();
-  void Drain(const Deadline& deadline);
+  void Drain(const StopDeadline& deadline);
   absl::Status Begin(bool keep);
   absl::Status End(bool keep);
   void AddQueues(std::vector<Source>& sources, std::vector<Addressing>& addressings);
-  void TakeDown(const Deadline& deadline, bool keep, std::string& problems);
-  void StopRx(size_t i, const Deadline& deadline, bool keep, std::string& problems);
-  void StopTx(size_t i, const Deadline& deadline, std::string& problems);
+  void TakeDown(const StopDeadline& deadline, bool keep, StopProblems& problems);
+  void StopRx(size_t i, const StopDeadline& deadline, bool keep, StopProblems& problems);
+  void StopTx(size_t i, const StopDeadline& deadline, StopProblems& problems);
 
   std::deque<Rx> rx_;
   std::deque<Tx> tx_;

@@ -17,23 +17,6 @@
 
 namespace dmakit::nic::enic {
 
-namespace internal {
-// "label: what; " at the end of a list of problems.
-void AddProblem(std::string& problems, std::string_view label, std::string_view what);
-void AddProblem(std::string& problems, const absl::Status& status);
-absl::Status NoBuffer(const std::string& label, std::string_view why);
-absl::Status Problems(const std::string& name, const std::string& problems);
-// Why a source has no buffer, where it can tell.
-template <typename Source>
-std::string WhyNoBuffer(const Source& source) {
-  if constexpr (requires { source.pool().LastFailure(); }) {
-    return std::string(source.pool().LastFailure().message());
-  } else {
-    return "the buffer source is empty";
-  }
-}
-}  // namespace internal
-
 template <RxBufferSource Source, TxAddressing Addressing>
 absl::StatusOr<std::unique_ptr<Driver<Source, Addressing>>> Driver<Source, Addressing>::Create(
     dma::Device& device, const dma::MmioRegion& bar0, const DriverOptions& options,
@@ -102,8 +85,8 @@ absl::Status Driver<Source, Addressing>::Begin(bool keep) {
     running_.store(true, std::memory_order_relaxed);
     return status;
   }
-  std::string problems;
-  TakeDown(Deadline(vnic_.device().waiter(), options_.stop_deadline), keep, problems);
+  StopProblems problems;
+  TakeDown(StopDeadline(vnic_.device().waiter(), options_.stop_deadline), keep, problems);
   return status;
 }
 
@@ -154,7 +137,7 @@ absl::Status Driver<Source, Addressing>::FillQueues() {
   for (size_t i = 0; i < rx_count(); ++i) {
     EnableQueue(rx_control_[i]);
     if (rx_[i].Fill() == 0) {
-      return internal::NoBuffer(rx_control_[i].label, internal::WhyNoBuffer(rx_[i].source()));
+      return NoRxBuffer(rx_control_[i].label, WhyNoRxBuffer(rx_[i].source()));
     }
   }
   for (const Control& control : tx_control_) EnableQueue(control);
@@ -181,17 +164,17 @@ absl::Status Driver<Source, Addressing>::End(bool keep) {
     }
     return absl::OkStatus();
   }
-  const Deadline deadline(vnic_.device().waiter(), options_.stop_deadline);
+  const StopDeadline deadline(vnic_.device().waiter(), options_.stop_deadline);
   Drain(deadline);
-  std::string problems;
+  StopProblems problems;
   TakeDown(deadline, keep, problems);
   running_.store(false, std::memory_order_relaxed);
-  return internal::Problems(name(), problems);
+  return problems.ToStatus(name());
 }
 
 // A queue that the device has stopped by itself sends nothing any more.
 template <RxBufferSource Source, TxAddressing Addressing>
-void Driver<Source, Addressing>::Drain(const Deadline& deadline) {
+void Driver<Source, Addressing>::Drain(const StopDeadline& deadline) {
   for (size_t i = 0; i < tx_count(); ++i) {
     const bool drained = dma::PollUntil(vnic_.device().waiter(), deadline.ToDrain(), [&] {
       tx_[i].Reap();
@@ -202,10 +185,10 @@ void Driver<Source, Addressing>::Drain(const Deadline& deadline) {
 }
 
 template <RxBufferSource Source, TxAddressing Addressing>
-void Driver<Source, Addressing>::TakeDown(const Deadline& deadline, bool keep,
-                                          std::string& problems) {
+void Driver<Source, Addressing>::TakeDown(const StopDeadline& deadline, bool keep,
+                                          StopProblems& problems) {
   if (absl::Status s = vnic_.Disable(); !s.ok()) {
-    internal::AddProblem(problems, s);
+    problems.Add(s);
   }
   vnic_.MaskInterrupts();
   for (size_t i = 0; i < tx_count(); ++i) StopTx(i, deadline, problems);
@@ -214,12 +197,13 @@ void Driver<Source, Addressing>::TakeDown(const Deadline& deadline, bool keep,
     for (Rx& rx : rx_) rx.DropKept();  // those at rest too
   }
   if (absl::Status s = vnic_.Close(); !s.ok()) {
-    internal::AddProblem(problems, s);
+    problems.Add(s);
   }
 }
 
 template <RxBufferSource Source, TxAddressing Addressing>
-void Driver<Source, Addressing>::StopTx(size_t i, const Deadline& deadline, std::string& problems) {
+void Driver<Source, Addressing>::StopTx(size_t i, const StopDeadline& deadline,
+                                        StopProblems& problems) {
   if (!tx_[i].attached()) return;
   const Control& control = tx_control_[i];
   const Halt halt = HaltWq(control.registers.queue, vnic_.device().waiter(), deadline.ToHalt());
@@ -227,19 +211,19 @@ void Driver<Source, Addressing>::StopTx(size_t i, const Deadline& deadline, std:
     const uint64_t unsent = tx_[i].Reclaim();
     CleanWq(control.registers.queue);
     if (unsent != 0) {
-      internal::AddProblem(problems, control.label, std::to_string(unsent) + " packets not sent");
+      problems.Add(control.label, std::to_string(unsent) + " packets not sent");
     }
     return;
   }
   QueueMemory memory = tx_[i].Abandon();
   QuarantineRing(vnic_.device(), control.label, Describe(halt), std::move(memory.ring));
   QuarantineRing(vnic_.device(), control.label, Describe(halt), std::move(memory.completions));
-  internal::AddProblem(problems, control.label, Describe(halt));
+  problems.Add(control.label, Describe(halt));
 }
 
 template <RxBufferSource Source, TxAddressing Addressing>
-void Driver<Source, Addressing>::StopRx(size_t i, const Deadline& deadline, bool keep,
-                                        std::string& problems) {
+void Driver<Source, Addressing>::StopRx(size_t i, const StopDeadline& deadline, bool keep,
+                                        StopProblems& problems) {
   if (!rx_[i].attached()) return;
   const Control& control = rx_control_[i];
   const Halt halt = HaltRq(control.registers.queue, vnic_.device().waiter(), deadline.ToHalt());
@@ -248,7 +232,7 @@ void Driver<Source, Addressing>::StopRx(size_t i, const Deadline& deadline, bool
   QueueMemory memory = rx_[i].Abandon();
   QuarantineRing(vnic_.device(), control.label, Describe(halt), std::move(memory.ring));
   QuarantineRing(vnic_.device(), control.label, Describe(halt), std::move(memory.completions));
-  internal::AddProblem(problems, control.label, Describe(halt));
+  problems.Add(control.label, Describe(halt));
 }
 
 // --- Statistics ----------------------------------------------------------------------------------

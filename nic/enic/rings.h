@@ -7,19 +7,14 @@
 #define DMAKIT_NIC_ENIC_RINGS_H_
 
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dma/address_space.h"
 #include "dma/device.h"
 #include "dma/mmio.h"
 #include "dma/poll.h"
-#include "dma/quarantine.h"
 #include "dma/ring_pool.h"
 #include "nic/enic/descriptors.h"
 #include "nic/enic/ring_slots.h"
@@ -64,25 +59,6 @@ Halt HaltRq(const dma::MmioRegion& rq, dma::Waiter& waiter, dma::Nanos timeout);
 Halt HaltWq(const dma::MmioRegion& wq, dma::Waiter& waiter, dma::Nanos timeout);
 // After a stopped WQ's packets were released.
 void CleanWq(const dma::MmioRegion& wq);
-
-// Holds what the device may still read or write, until it was reset.
-template <typename T>
-void QuarantineRing(dma::Device& device, std::string_view owner, std::string_view reason,
-                    dma::RingPool<T> ring) {
-  if (ring.empty()) return;
-  const Range range{ring.iova(), ring.size()};
-  // A std::function is copied; the ring has one owner.
-  auto held = std::make_shared<dma::RingPool<T>>(std::move(ring));
-  device.address_space().quarantine().Hold({.device = std::string(device.name()),
-                                            .owner = std::string(owner),
-                                            .reason = std::string(reason),
-                                            .range = range,
-                                            .bytes = range.size,
-                                            .release = [held]() -> absl::Status {
-                                              *held = {};
-                                              return absl::OkStatus();
-                                            }});
-}
 
 }  // namespace dmakit::nic::enic
 

@@ -25,13 +25,13 @@
 #include "nic/enic/completion_ring.h"
 #include "nic/enic/descriptors.h"
 #include "nic/enic/interrupt_credits.h"
-#include "nic/enic/kept_packets.h"
-#include "nic/enic/queue_counters.h"
 #include "nic/enic/registers.h"
 #include "nic/enic/rings.h"
 #include "nic/enic/rx_flags.h"
+#include "nic/kept_packets.h"
 #include "nic/packet.h"
 #include "nic/queue.h"
+#include "nic/queue_counters.h"
 #include "nic/ring_watch.h"
 
 namespace dmakit::nic::enic {
@@ -121,8 +121,8 @@ class RxQueue {
   void DropKept() {
     if (kept_.empty()) return;
     frag::Returner returner(nullptr);
-    kept_.Drop([&](const Segment& segment) {
-      returner.Return(segment.page);
+    kept_.Drop([&](Packet& packet) {
+      ReleaseSegments(packet, returner);
       counters_.left_at_stop.Add();
     });
     counters_.kept.Set(0);

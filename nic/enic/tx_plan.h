@@ -10,6 +10,7 @@
 
 #include "nic/enic/descriptors.h"
 #include "nic/packet.h"
+#include "nic/queue_counters.h"
 
 namespace dmakit::nic::enic {
 
@@ -19,8 +20,6 @@ struct TxPlan {
   // packet without offloads, so that its descriptors are one addition.
   uint64_t first_high = 0;
 };
-
-enum class TxVerdict : uint8_t { kGood, kEmpty, kTooLong, kTooManyPieces, kDoesNotFit };
 
 // For a packet with tx flags, of `total` bytes in plan.pieces descriptors. `max_frame`: bytes of a
 // frame on the wire, an inserted tag included. `room`: descriptors of an empty ring.

@@ -25,12 +25,12 @@
 #include "frag/returner.h"
 #include "nic/enic/completion_ring.h"
 #include "nic/enic/descriptors.h"
-#include "nic/enic/queue_counters.h"
 #include "nic/enic/registers.h"
 #include "nic/enic/rings.h"
 #include "nic/enic/tx_plan.h"
 #include "nic/packet.h"
 #include "nic/queue.h"
+#include "nic/queue_counters.h"
 #include "nic/ring_watch.h"
 
 namespace dmakit::nic::enic {

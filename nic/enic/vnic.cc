@@ -10,6 +10,7 @@
 #include "nic/endian.h"
 #include "nic/enic/commands.h"
 #include "nic/enic/registers.h"
+#include "nic/teardown.h"
 
 namespace dmakit::nic::enic {
 namespace {

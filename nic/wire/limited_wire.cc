@@ -12,6 +12,13 @@ bool FrameBudget::Take() {
   return false;
 }
 
+void FrameBudget::TakeUpTo(uint64_t frames) {
+  uint64_t left = left_.load(std::memory_order_relaxed);
+  while (!left_.compare_exchange_weak(left, left - std::min(left, frames),
+                                      std::memory_order_acq_rel)) {
+  }
+}
+
 std::optional<std::span<const std::byte>> LimitedWire::Peek() {
   looking_.store(true);
   // What lies behind the limit is not looked at. The budget is asked once there is a frame: a wire

@@ -4,11 +4,17 @@
 // when told to. That is how a run stops without losing anything: the NIC sees the wire run dry and
 // everything behind it drains. It also tells whether a frame is waiting that the NIC does not take.
 //
-// Stop(), exhausted() and frame_waiting() from any thread; the rest as every wire.
+// A real NIC takes its frames from a cable that nobody can hold back. There the limit is kept by
+// who receives from it: see Admit.
+//
+// Stop(), exhausted(), frame_waiting(), Admit() and Admitted() from any thread; the rest as every
+// wire.
 #ifndef DMAKIT_NIC_WIRE_LIMITED_WIRE_H_
 #define DMAKIT_NIC_WIRE_LIMITED_WIRE_H_
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -24,6 +30,9 @@ class FrameBudget {
   explicit FrameBudget(uint64_t frames) : left_(frames) {}
   // False: none is left.
   bool Take();
+  // At most what is left.
+  void TakeUpTo(uint64_t frames);
+  uint64_t left() const { return left_.load(std::memory_order_acquire); }
   bool empty() const { return left_.load(std::memory_order_acquire) == 0; }
 
  private:
@@ -44,6 +53,14 @@ class LimitedWire final : public Wire {
   void Stop() { stopped_.store(true); }
   // The last Peek showed a frame which has not been taken since.
   bool frame_waiting() const { return waiting_.load(std::memory_order_relaxed); }
+
+  // How many frames may be received now, of `most`; 0 once it is stopped or the budget is empty.
+  // What was received is then said to Admitted: with several threads, each may be over the limit by
+  // what it asked for.
+  size_t Admit(size_t most) const {
+    return stopped_.load() ? 0 : static_cast<size_t>(std::min<uint64_t>(most, budget_.left()));
+  }
+  void Admitted(size_t frames) { budget_.TakeUpTo(frames); }
 
   std::optional<std::span<const std::byte>> Peek() override;
   void Pop() override;

@@ -349,6 +349,8 @@ TEST_CASE("bad usage and input: one line, exit code 2, and nothing is overwritte
       {{"forward", in, out, "--policy=none"}, "must be persistent, deferred or strict"},
       {{"forward", "--in=fale,wire=null", out}, "--in: backend \"fale\": unknown; this program"},
       {{"forward", in, "--out=fale,wire=null"}, "--out: backend \"fale\""},
+      {{"forward", "--in=fake", out}, "--in: \"fake\" has no wire=, which must come last"},
+      {{"forward", in, "--out=fake,room=1"}, "--out: \"fake\" has no wire="},
       {{"forward", "--in=fake,x=1,wire=null", out}, "--in: backend fake: unknown key \"x\""},
       {{"forward", in, "--out=fake,drop=z,wire=null"}, "--out: backend fake: drop: \"z\""},
       {{"forward", "--in=fake,wire=pcap:none.pcap", out}, "No such file or directory"},

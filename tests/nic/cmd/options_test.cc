@@ -94,7 +94,7 @@ TEST_CASE("bad values are named with rule and remedy") {
       {&ForwardText::policy, "lazy",
        "--policy: \"lazy\" must be persistent, deferred or strict; leave it out for persistent"},
       {&ForwardText::stats, "", "--stats: \"\" must be the path of a file"},
-      {&ForwardText::in, "enic", "--in: \"enic\" has no wire="},
+      {&ForwardText::in, ",wire=null", "--in: \",wire=null\" has no backend"},
       {&ForwardText::in, "enic,wire=tape:x", "--in: wire \"tape:x\": must be one of"},
       {&ForwardText::in, "enic,wire=gen:size=1", "--in: wire gen: size: \"1\" must be"},
       {&ForwardText::out, "enic,wire=gen:size=64", "--out: wire gen: makes frames"},

@@ -26,7 +26,18 @@ TEST_CASE("a port is a backend, keys, and a wire that takes the rest") {
   const auto other = ParsePort("--in", "enic,mywire=1,x=wire=2,wire=null");
   REQUIRE(other.ok());
   CHECK(other->keys == std::map<std::string, std::string>{{"mywire", "1"}, {"x", "wire=2"}});
-  CHECK(ParsePort("--in", "enic,wire=")->wire.empty());
+  CHECK(ParsePort("--in", "enic,wire=")->wire == "");
+}
+
+TEST_CASE("a port without wire= is a NIC with a cable of its own") {
+  const auto plain = ParsePort("--in", "e1000e");
+  REQUIRE(plain.ok());
+  CHECK(plain->backend == "e1000e");
+  CHECK_FALSE(plain->wire.has_value());
+  const auto keys = ParsePort("--in", "e1000e,pci=0000:00:04.0,mywire=1");
+  REQUIRE(keys.ok());
+  CHECK(keys->keys == std::map<std::string, std::string>{{"pci", "0000:00:04.0"}, {"mywire", "1"}});
+  CHECK_FALSE(keys->wire.has_value());
 }
 
 TEST_CASE("malformed ports are named with what is missing") {
@@ -35,10 +46,10 @@ TEST_CASE("malformed ports are named with what is missing") {
     const char* what;
   };
   const Case cases[] = {
-      {"", "has no wire="},
-      {"enic", "has no wire="},
-      {"enic,key=1", "has no wire="},
-      {"enicwire=null", "has no wire="},
+      {"", "has no backend"},
+      {"enicwire=null", "has no backend"},
+      {"a=1", "has no backend"},
+      {"enic,", "has an empty key"},
       {"wire=null", "has no backend"},
       {",wire=null", "has no backend"},
       {",a=1,wire=null", "has no backend"},

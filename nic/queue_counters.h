@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an enic queue counts, as its thread writes it; nic/stats.h says what each means. Get: any
+// What a queue counts, as its thread writes it; nic/stats.h says what each means. Get: any
 // thread, a snapshot without what only the device or the driver knows.
-#ifndef DMAKIT_NIC_ENIC_QUEUE_COUNTERS_H_
-#define DMAKIT_NIC_ENIC_QUEUE_COUNTERS_H_
+#ifndef DMAKIT_NIC_QUEUE_COUNTERS_H_
+#define DMAKIT_NIC_QUEUE_COUNTERS_H_
+
+#include <cstdint>
 
 #include "iova/counter.h"
-#include "nic/enic/tx_plan.h"
 #include "nic/stats.h"
 
-namespace dmakit::nic::enic {
+namespace dmakit::nic {
+
+// Why a transmit queue takes a packet and does not send it.
+enum class TxVerdict : uint8_t { kGood, kEmpty, kTooLong, kTooManyPieces, kDoesNotFit };
 
 struct RxCounters {
   Counter frames, bytes, bad_fcs, truncated, bad_completions, refill_failed, skipped;
@@ -76,6 +80,6 @@ struct TxCounters {
   }
 };
 
-}  // namespace dmakit::nic::enic
+}  // namespace dmakit::nic
 
-#endif  // DMAKIT_NIC_ENIC_QUEUE_COUNTERS_H_
+#endif  // DMAKIT_NIC_QUEUE_COUNTERS_H_
