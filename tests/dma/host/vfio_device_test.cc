@@ -54,6 +54,16 @@ size_t IndexOf(const std::vector<std::string>& log, const std::string& line) {
   return static_cast<size_t>(at - log.begin());
 }
 
+// With all that there is to undo.
+std::unique_ptr<VfioDevice> Running(VfioContainer& container) {
+  auto device = *VfioDevice::Open(container, kAddress);
+  const EventFd event = NewEvent();
+  REQUIRE(device->MapBar(0).ok());
+  REQUIRE(device->ConnectMsix(0, event.fd()).ok());
+  REQUIRE(device->EnableBusMaster().ok());
+  return device;
+}
+
 // --- Set-up and the end -------------------------------------------------------------------------
 
 TEST_CASE("an open device has its identity, memory space on and bus mastering off") {
@@ -74,11 +84,7 @@ TEST_CASE(
   const Pages pages(1);
   {
     auto container = *VfioContainer::Open(kernel, kernel.ContainerOptions());
-    auto device = *VfioDevice::Open(*container, kAddress);
-    const EventFd event = NewEvent();
-    REQUIRE(device->MapBar(0).ok());
-    REQUIRE(device->ConnectMsix(0, event.fd()).ok());
-    REQUIRE(device->EnableBusMaster().ok());
+    const auto device = Running(*container);
     REQUIRE((*container->domain())->Map(At(16), pages.At(0), Access::kRead).ok());
   }
   const std::vector<std::string> log = kernel.log();
@@ -143,11 +149,7 @@ TEST_CASE("an end in which every call fails still closes everything") {
   FakeVfioKernel kernel({.fail = &fail});
   {
     auto container = *VfioContainer::Open(kernel, kernel.ContainerOptions());
-    auto device = *VfioDevice::Open(*container, kAddress);
-    const EventFd event = NewEvent();
-    REQUIRE(device->MapBar(0).ok());
-    REQUIRE(device->ConnectMsix(0, event.fd()).ok());
-    REQUIRE(device->EnableBusMaster().ok());
+    const auto device = Running(*container);
     fail.FailAt(1, true);
   }
   CHECK(kernel.open_descriptors() == 0);

@@ -46,6 +46,16 @@ TEST_CASE("ranges that end inside a page lose that page") {
         std::vector<Interval>{{Iova(0x10000), Iova(0x11fff)}, {Iova(0x20000), Iova(0x20fff)}});
 }
 
+TEST_CASE("ranges of less than a page, and one that ends at 2^64") {
+  VfioRig rig({.width = AddressBits(64), .reserved = {{Iova(0x800), Iova(0xfff)}}});
+  const DomainFacts& facts = rig.domain->facts();
+  CHECK(facts.apertures == std::vector<Interval>{{Iova(0x1000), Iova::Max()}});
+  CHECK(facts.width == AddressBits(64));
+  const Pages pages(1);
+  CHECK(rig.domain->Map({Iova(~uint64_t{0} - kPage + 1), Bytes(kPage)}, pages.At(0), kBoth).ok());
+  CHECK(*rig.domain->Unmap({Iova(kPage), Bytes(~uint64_t{0} - kPage + 1)}) == Bytes(kPage));
+}
+
 TEST_CASE("what an old kernel does not tell is assumed to be the least there is") {
   VfioRig rig({.tells_sizes = false, .tells_ranges = false, .tells_avail = false});
   const DomainFacts& facts = rig.domain->facts();

@@ -180,6 +180,7 @@ TEST_CASE("memory that a user may not lock fails a map by name, and nothing stay
   const auto mapping = s.device->Map(pages.At(0, 8).bytes(), Direction::kToDevice);
   REQUIRE_FALSE(mapping.ok());
   CHECK(mapping.status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(VfioProblemOf(mapping.status()) == VfioProblem::kMemlock);  // through all layers
   CHECK(std::string(mapping.status().message()).find("RLIMIT_MEMLOCK") != std::string::npos);
   CHECK(s.rig.kernel.mappings().empty());
   CHECK(s.device->stats().live_mappings == 0);
