@@ -33,7 +33,7 @@ struct KernelFault {
   Access access = Access::kNone;  // what was tried
   std::string reason{};           // the driver's words; printable, at most 160 characters
 
-  // Whether it is this device, given in full.
+  // Whether it is this device, given in full. Without a domain it may be that of any domain.
   bool IsOf(std::string_view address) const;
 };
 

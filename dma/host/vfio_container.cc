@@ -76,11 +76,12 @@ absl::StatusOr<std::unique_ptr<VfioContainer>> VfioContainer::Open(VfioKernel& k
                      version < 0 ? ErrnoText(-version) : absl::StrCat("API version ", version),
                      ": must be version ", VFIO_API_VERSION, "; use another kernel"));
   }
-  if (kernel.IoctlValue(fd.get(), VFIO_CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU) <= 0) {
-    return VfioError(VfioProblem::kUnsupported,
-                     absl::StrCat(path,
-                                  ": has no Type1 v2 IOMMU; modprobe vfio_iommu_type1, or "
-                                  "use a kernel from 4.0 on"));
+  const int type1v2 = kernel.IoctlValue(fd.get(), VFIO_CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU);
+  if (type1v2 <= 0) {
+    return VfioError(
+        VfioProblem::kUnsupported,
+        absl::StrCat(path, ": has no Type1 v2 IOMMU", type1v2 < 0 ? ": " + ErrnoText(-type1v2) : "",
+                     "; modprobe vfio_iommu_type1, or use a kernel from 4.0 on"));
   }
   return std::unique_ptr<VfioContainer>(
       new VfioContainer(kernel, std::move(options), std::move(fd)));

@@ -38,9 +38,12 @@ std::vector<Interval> ReadApertures(std::span<const std::byte> capability, uint6
     const auto range =
         ReadAt<vfio_iova_range>(capability, sizeof(head) + i * sizeof(vfio_iova_range));
     const uint64_t first = (range.start + granule - 1) & ~(granule - 1);
-    const uint64_t end = (range.end + 1) & ~(granule - 1);  // 0: 2^64
-    if (range.start > range.end || first < range.start || end - 1 < first) continue;
-    all.push_back({Iova(first), Iova(end - 1)});
+    // The end is inclusive, so that a range to the top has no end of its own.
+    const bool whole = (range.end & (granule - 1)) == granule - 1;
+    const uint64_t last = (whole ? range.end : (range.end & ~(granule - 1)) - 1);
+    const bool none = !whole && range.end < granule;  // ends in the first page
+    if (range.start > range.end || first < range.start || none || last < first) continue;
+    all.push_back({Iova(first), Iova(last)});
   }
   std::sort(all.begin(), all.end());
   std::vector<Interval> joined;

@@ -241,31 +241,37 @@ int FakeVfioKernel::Munmap(void* address, size_t size) {
   return 0;
 }
 
+// The bytes of configuration space at `offset` of a device's descriptor, or -errno.
+int FakeVfioKernel::Impl::FindConfig(int fd, uint64_t offset, size_t size, Function** device,
+                                     size_t* at) {
+  const File* const file = Find(fd);
+  if (file == nullptr) return -EBADF;
+  if (file->device == nullptr || offset >> kRegionShift != VFIO_PCI_CONFIG_REGION_INDEX) {
+    return -EINVAL;
+  }
+  *device = file->device;
+  *at = offset & ((uint64_t{1} << kRegionShift) - 1);
+  const size_t room = file->device->config.size();
+  return *at < room && size <= room - *at ? 0 : -EFAULT;
+}
+
 int64_t FakeVfioKernel::PRead(int fd, uint64_t offset, std::span<std::byte> to) {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   if (impl_->Fails()) return -impl_->options.fail_errno;
-  const File* const file = impl_->Find(fd);
-  if (file == nullptr) return -EBADF;
-  if (file->device == nullptr) return -EINVAL;
-  const uint64_t at = offset & ((uint64_t{1} << kRegionShift) - 1);
-  const std::vector<std::byte>& config = file->device->config;
-  if (offset >> kRegionShift != VFIO_PCI_CONFIG_REGION_INDEX) return -EINVAL;
-  if (at >= config.size() || to.size() > config.size() - at) return -EFAULT;
-  std::memcpy(to.data(), config.data() + at, to.size());
+  Function* device = nullptr;
+  size_t at = 0;
+  if (const int error = impl_->FindConfig(fd, offset, to.size(), &device, &at)) return error;
+  std::memcpy(to.data(), device->config.data() + at, to.size());
   return static_cast<int64_t>(to.size());
 }
 
 int64_t FakeVfioKernel::PWrite(int fd, uint64_t offset, std::span<const std::byte> from) {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   if (impl_->Fails()) return -impl_->options.fail_errno;
-  const File* const file = impl_->Find(fd);
-  if (file == nullptr) return -EBADF;
-  if (file->device == nullptr) return -EINVAL;
-  const uint64_t at = offset & ((uint64_t{1} << kRegionShift) - 1);
-  if (offset >> kRegionShift != VFIO_PCI_CONFIG_REGION_INDEX) return -EINVAL;
-  const size_t size = file->device->config.size();
-  if (at >= size || from.size() > size - at) return -EFAULT;
-  impl_->WriteConfig(*file->device, at, from);
+  Function* device = nullptr;
+  size_t at = 0;
+  if (const int error = impl_->FindConfig(fd, offset, from.size(), &device, &at)) return error;
+  impl_->WriteConfig(*device, at, from);
   return static_cast<int64_t>(from.size());
 }
 

@@ -159,6 +159,7 @@ struct FakeVfioKernel::Impl {
   int EnableVectors(fake_vfio::Function& device, uint32_t count);
   int ConnectVectors(fake_vfio::Function& device, uint32_t start, std::span<const int32_t> fds);
   void DisableVectors(fake_vfio::Function& device);
+  int FindConfig(int fd, uint64_t offset, size_t size, fake_vfio::Function** device, size_t* at);
   void WriteConfig(fake_vfio::Function& device, size_t offset, std::span<const std::byte> from);
   void SetCommand(fake_vfio::Function& device, uint16_t value);
 };

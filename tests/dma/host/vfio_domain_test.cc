@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <string>
+#include <utility>
 
 #include "dma/host/fakes.h"
 #include "tests/catch.h"
@@ -43,6 +44,16 @@ TEST_CASE("ranges that end inside a page lose that page") {
   VfioRig rig({.reserved = {{Iova(0x10800), Iova(0x117ff)}, {Iova(0x20000), Iova(0x20fff)}}});
   CHECK(rig.domain->facts().reserved ==
         std::vector<Interval>{{Iova(0x10000), Iova(0x11fff)}, {Iova(0x20000), Iova(0x20fff)}});
+}
+
+TEST_CASE("ranges of less than a page, and one that ends at 2^64") {
+  VfioRig rig({.width = AddressBits(64), .reserved = {{Iova(0x800), Iova(0xfff)}}});
+  const DomainFacts& facts = rig.domain->facts();
+  CHECK(facts.apertures == std::vector<Interval>{{Iova(0x1000), Iova::Max()}});
+  CHECK(facts.width == AddressBits(64));
+  const Pages pages(1);
+  CHECK(rig.domain->Map({Iova(~uint64_t{0} - kPage + 1), Bytes(kPage)}, pages.At(0), kBoth).ok());
+  CHECK(*rig.domain->Unmap({Iova(kPage), Bytes(~uint64_t{0} - kPage + 1)}) == Bytes(kPage));
 }
 
 TEST_CASE("what an old kernel does not tell is assumed to be the least there is") {
@@ -141,19 +152,26 @@ TEST_CASE("an unmap that the kernel refuses changes nothing") {
   CHECK(*rig.domain->Unmap(At(16)) == Bytes(kPage));
 }
 
-TEST_CASE("a domain that ends leaves nothing mapped") {
+TEST_CASE("a domain that ends unmaps what is left, in one ioctl") {
   FakeVfioKernel kernel;
-  const auto container = *VfioContainer::Open(kernel, kernel.ContainerOptions());
+  auto container = *VfioContainer::Open(kernel, kernel.ContainerOptions());
   REQUIRE(container->AddGroup(1).ok());
   const Pages pages(4);
-  // One of its own, next to the container's.
-  const int fd = kernel.Open("/dev/vfio/vfio");
-  REQUIRE(fd >= 0);
   REQUIRE((*container->domain())->Map(At(16, 2), pages.At(0, 2), kBoth).ok());
   REQUIRE((*container->domain())->Map(At(32), pages.At(2), kBoth).ok());
-  CHECK_FALSE(VfioDomain::Create(kernel, fd, {}).ok());  // no group, and so no IOMMU
-  kernel.Close(fd);
   CHECK(kernel.mappings().size() == 2);
+  container.reset();
+  CHECK(kernel.mappings().empty());
+  CHECK(kernel.counts().dma_unmaps == 1);
+}
+
+TEST_CASE("a container without an IOMMU makes no domain, and no options are taken") {
+  FakeVfioKernel kernel;
+  const VfioFd fd(kernel, kernel.Open("/dev/vfio/vfio"));
+  VfioDomain::Options options{.name = "kept"};
+  CHECK(Says(VfioDomain::Create(kernel, fd.get(), std::move(options)).status(),
+             VfioProblem::kKernel, {"VFIO_IOMMU_GET_INFO", "add a group"}));
+  CHECK(options.name == "kept");
 }
 
 // --- What the kernel refuses --------------------------------------------------------------------

@@ -145,7 +145,7 @@ TEST_CASE("a short unmap quarantines, and the IOVA is not used again") {
   REQUIRE(next.ok());
   REQUIRE(s.device->Unmap(*std::move(next)).ok());
   CHECK(s.rig.kernel.mappings().size() == 1);
-  s.space->quarantine().ReleaseAfterReset();
+  CHECK(s.space->quarantine().ReleaseAfterReset("nic0").ok());
   CHECK(s.rig.kernel.mappings().empty());
 }
 
@@ -168,7 +168,7 @@ TEST_CASE("an address space unwinds when the kernel refuses its k-th call") {
       }
     }
     if (!fail.triggered()) break;
-    s.space->quarantine().ReleaseAfterReset();
+    CHECK(s.space->quarantine().ReleaseAfterReset("nic0").ok());
     CHECK(s.rig.kernel.mappings().empty());
     REQUIRE(k < 100);
   }
@@ -180,6 +180,7 @@ TEST_CASE("memory that a user may not lock fails a map by name, and nothing stay
   const auto mapping = s.device->Map(pages.At(0, 8).bytes(), Direction::kToDevice);
   REQUIRE_FALSE(mapping.ok());
   CHECK(mapping.status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(VfioProblemOf(mapping.status()) == VfioProblem::kMemlock);  // through all layers
   CHECK(std::string(mapping.status().message()).find("RLIMIT_MEMLOCK") != std::string::npos);
   CHECK(s.rig.kernel.mappings().empty());
   CHECK(s.device->stats().live_mappings == 0);
