@@ -15,6 +15,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/catch.h"
@@ -23,6 +24,7 @@
 namespace dmakit::dma::host {
 namespace {
 
+using testing::Pages;
 using testing::Says;
 
 const std::string kIntel =
@@ -335,6 +337,29 @@ TEST_CASE("a domain tells of the faults of its own devices, by their full addres
   CHECK(domain.PollFaults() == 0);
   CHECK(domain.fault_log_stats()->faults == 4);
   domain.RemoveFaultListener(&listener);
+}
+
+TEST_CASE("no call is running once a listener was removed, whoever polls") {
+  VfioContainer::Options options;
+  options.faults = std::make_unique<KernelFaultLog>([left = 20'000](std::span<char> to) mutable {
+    if (left-- == 0) return int64_t{0};
+    const std::string record = Record(kIntel);
+    std::copy(record.begin(), record.end(), to.begin());
+    return static_cast<int64_t>(record.size());
+  });
+  testing::VfioRig rig({}, std::move(options));
+  const auto device = *VfioDevice::Open(*rig.container, "0000:00:04.0");
+  std::jthread poller([&] { rig.domain->PollFaults(); });
+  const Pages pages(1);
+  for (int round = 0; round < 100; ++round) {
+    auto listener = std::make_unique<Listener>();
+    REQUIRE(rig.domain->AddFaultListener(listener.get()));
+    CHECK(rig.domain->Map(testing::At(16), pages.At(0), Access::kRead).ok());
+    CHECK(rig.domain->Unmap(testing::At(16)).ok());
+    rig.domain->RemoveFaultListener(listener.get());
+  }
+  poller.join();
+  CHECK(rig.domain->fault_log_stats()->faults == 20'000);
 }
 
 TEST_CASE("a domain without a log hears of no faults, and says so") {
