@@ -59,8 +59,8 @@ class RealNic final : public nic::Nic {
 };
 
 absl::Status BadKey(const NicArgs& args, std::string_view key, std::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(args.name, ": key \"", std::string(key),
-                                                 "\": ", std::string(what)));
+  return absl::InvalidArgumentError(
+      absl::StrCat(args.name, ": key \"", std::string(key), "\": ", std::string(what)));
 }
 
 class E1000eBackend final : public nic::Backend {

@@ -17,17 +17,17 @@ command -v tcpdump > /dev/null || fail "tcpdump is not installed"
 capture=yes
 boot exchange '
 bind 0000:00:04.0 0000:00:05.0
-guest_checks "100,000 frames*"
+guest_checks -w NoTests "[large]"
 '
 passed exchange
 same_frames "$share/from1.pcap" 52:54:00:00:00:01 50000
 same_frames "$share/from2.pcap" 52:54:00:00:00:02 50000
-count=$(tcpdump -nn -r "$hub" 'ether proto 0x88b5' 2> /dev/null | wc -l)
-[[ $count == 100000 ]] || fail "tcpdump sees $count frames at the hub"
+count=$(tcpdump --count -r "$hub" 'ether proto 0x88b5' 2> /dev/null)
+[[ $count == "100000 packets" ]] || fail "tcpdump sees $count at the hub, and not 100000"
 
 boot more '
 bind 0000:00:04.0 0000:00:05.0
-guest_checks "[exchange]~100*,[interrupt],[offload]"
+guest_checks -w NoTests "[exchange],[interrupt],[offload]"
 '
 passed more
 # The guest has checked sums of what arrived; tcpdump has an opinion of its own. What the NICs were

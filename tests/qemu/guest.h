@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every check in a guest uses (see boot.sh): where the NICs are, and values that must be there.
+// What every check in a guest uses (see boot.sh): where the NICs are, and values that must be
+// there.
 #ifndef DMAKIT_TESTS_QEMU_GUEST_H_
 #define DMAKIT_TESTS_QEMU_GUEST_H_
 

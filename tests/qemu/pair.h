@@ -97,6 +97,9 @@ inline Frame TakeBytes(nic::Packet& packet, frag::PagePool& pool) {
 class Pair {
  public:
   explicit Pair(const nic::PortOptions& options, bool audited = false,
+                dma::Policy policy = dma::Policy::kPersistent)
+      : Pair(std::array<nic::PortOptions, 2>{options, options}, audited, policy) {}
+  explicit Pair(const std::array<nic::PortOptions, 2>& options, bool audited = false,
                 dma::Policy policy = dma::Policy::kPersistent) {
     for (size_t i = 0; i < 2; ++i) {
       nics_[i] = Need(backend_->Create({.name = "e1000e" + std::to_string(i),
@@ -105,7 +108,7 @@ class Pair {
     }
     if (audited) audit_.emplace();
     memory_.emplace(policy, audited ? &*audit_ : nullptr);
-    for (size_t i = 0; i < 2; ++i) ports_[i] = Need(nics_[i]->Open(memory_->space(), options));
+    for (size_t i = 0; i < 2; ++i) ports_[i] = Need(nics_[i]->Open(memory_->space(), options[i]));
     packets_.emplace(memory_->space());
     for (size_t i = 0; i < 2; ++i) {
       ports_[i]->SetTxOwner(0, &packets_->pool());
