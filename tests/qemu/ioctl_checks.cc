@@ -116,6 +116,12 @@ struct Bench {
     packets.emplace(memory.space());
     pool = Need(frag::PagePool::Create(memory.space(), {.label = "receive", .order = 4}));
   }
+  ~Bench() {
+    packets.reset();
+    pool.reset();
+    receiver.Detach();
+    sender.Detach();
+  }
   FragSource Source() { return Need(FragSource::Create(*pool, {.size = 2048, .capacity = 2048})); }
 
   dma::host::SystemVfioKernel kernel;
