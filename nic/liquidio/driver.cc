@@ -31,6 +31,11 @@ absl::Status DriverBase::CheckOptions(const DriverOptions& options, size_t rx_qu
             : Between("buffer size", options.buffer_bytes, kMinBuffer, kMaxBuffer)}) {
     if (!s.ok()) return s;
   }
+  if (options.vlan_strip) {
+    return absl::InvalidArgumentError(
+        "vlan_strip 1: needs a command to the firmware, which this driver does not send; leave it "
+        "off");
+  }
   if (rx_queues + tx_queues == 0) {
     return absl::InvalidArgumentError(
         "queues 0: a port needs at least one receive or transmit queue");

@@ -53,6 +53,9 @@ struct DriverOptions {
   uint32_t ring_size = 512;   // 128 to 2048 slots, of every queue
   uint32_t mtu = 9000;        // 68 to 9000
   uint32_t buffer_bytes = 0;  // of a receive buffer, 128 to 65535; 0: 1536, in buffer mode 1664
+  // Must be false: the firmware takes tags out only when a command tells it to. What it takes out
+  // by itself is reported.
+  bool vlan_strip = false;
   // Packets of receive queue i raise interrupt i (RxQueue::Arm), not sooner than `coalescing` after
   // the first of them.
   bool interrupts = false;

@@ -26,6 +26,7 @@ struct PortTraits {
     return {.ring_size = options.ring_size,
             .mtu = options.mtu,
             .buffer_bytes = BufferBytes(options.mtu),
+            .vlan_strip = options.vlan_strip,
             .interrupts = options.interrupts,
             .coalescing = options.coalescing,
             .stop_deadline = options.stop_deadline};

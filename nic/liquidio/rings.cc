@@ -2,6 +2,7 @@
 
 #include "nic/liquidio/rings.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -22,6 +23,12 @@ void ClearCounter(const dma::MmioRegion& ring, RingReg reg, uint32_t start, uint
   const uint64_t value = Read(ring, reg);
   const uint64_t upper = value & ~clear & ~uint64_t{0xffffffff};
   Write(ring, reg, upper | (static_cast<uint32_t>(value) - start));
+}
+
+// Not sooner than asked for, as far as the register goes.
+uint64_t TicksOf(dma::Nanos time) {
+  const uint64_t nanos = static_cast<uint64_t>(std::max<int64_t>(time.count(), 0));
+  return std::min((nanos + kNanosPerTick - 1) / kNanosPerTick, kIntLevelsTimeMax);
 }
 
 }  // namespace
@@ -105,7 +112,9 @@ void EnableOutput(const dma::MmioRegion& ring, Iova base, uint32_t entries,
   uint32_t control = Read32(ring, RingReg::kOutputControl) & ~kOutputControlMask;
   control |= kOutputControlValue | (info ? kOutputInfoPointer : 0);
   if (set_up.interrupt) {
-    control |= set_up.coalescing.count() != 0 ? kOutputTimeInterrupt : kOutputCountInterrupt;
+    const uint64_t ticks = TicksOf(set_up.coalescing);
+    control |= ticks != 0 ? kOutputTimeInterrupt : kOutputCountInterrupt;
+    Write(ring, RingReg::kIntLevels, ticks << kIntLevelsTimeShift);
   }
   Write32(ring, RingReg::kOutputControl, control);
   Write(ring, RingReg::kSlistBaddr, base.value());
