@@ -52,11 +52,11 @@ struct HandOptions {
   uint32_t steps = 32;  // packets per ring and direction that a step moves
 };
 
-class HandDevice final : public Model, public dma::MmioHandler, public InterruptSource {
+class HandDevice final : public nic::Model, public dma::MmioHandler, public InterruptSource {
  public:
   static constexpr uint32_t kRings = 64;
   static constexpr uint64_t kStride = 0x20000;
-  static constexpr uint64_t kBarBytes = kRings * kStride + 0x20000;
+  static constexpr uint64_t kBarBytes = kRings * kStride;
 
   struct Ring {
     uint64_t input_control = 0;

@@ -12,6 +12,7 @@
 #include "dma/mmio.h"
 #include "nic/frag_source.h"
 #include "nic/liquidio/driver.h"
+#include "nic/liquidio/model.h"
 #include "nic/liquidio/port.h"
 #include "nic/queue.h"
 #include "tests/nic/liquidio/hand_device.h"
@@ -42,6 +43,26 @@ struct CommonKit {
     return {.ring_size = ring, .mtu = mtu};
   }
 };
+
+struct Kit : CommonKit {
+  using Model = liquidio::Model;
+  using ModelOptions = liquidio::ModelOptions;
+  static constexpr size_t kBarBytes = size_t{kPfRings} * kRingStride;
+};
+using Rig = NicRig<Kit>;
+using RigOptions = NicRigOptions<Kit>;
+
+// Small enough for a thousand of them.
+inline RigOptions Small(dma::Policy policy = dma::Policy::kPersistent) {
+  RigOptions options;
+  options.port = {.rx_queues = 2,
+                  .tx_queues = 2,
+                  .ring_size = 128,
+                  .mtu = 9000,
+                  .policy = policy,
+                  .stop_deadline = dma::Nanos{2'000'000}};
+  return options;
+}
 
 struct HandKit : CommonKit {
   using Model = HandDevice;
