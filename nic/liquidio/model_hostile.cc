@@ -102,8 +102,8 @@ void Hostile::AccessWild() {
 void Hostile::Step(bool worked) {
   ++now_;
   if (!worked) return;  // it comes to rest where an honest one does
-  if (Does(HostileAct::kSentLie, 300)) Begin(sent_);
-  if (Does(HostileAct::kDoneLie, 300)) Begin(done_);
+  if (Does(HostileAct::kSentLie, 100)) Begin(sent_);
+  if (Does(HostileAct::kDoneLie, 100)) Begin(done_);
   if (Does(HostileAct::kControlLie, 500)) Begin(control_);
   if (Does(HostileAct::kLateWrite, 100)) WriteLate();
   if (Does(HostileAct::kWild, 200)) AccessWild();

@@ -107,12 +107,14 @@ class HostileRun {
     for (const QueueStats& q : rig.port->stats().queues) {
       bad += q.rx.bad_completions + q.tx.bad_completions;
       dropped += q.rx.truncated + q.rx.skipped;
+      left += q.rx.left_at_stop;
     }
   }
 
   Rig rig;
   HostileWire wire;
   uint64_t received = 0, restarts = 0, resets = 0, bad = 0, dropped = 0;
+  uint64_t left = 0;  // in the ring when it was taken away
 
  private:
   static constexpr uint32_t kPatience = 450;  // rounds: longer than any lie

@@ -54,7 +54,8 @@ struct WakingRig : Rig {
     }
     port =
         Port::Create(std::move(device), registers(), options_.port, std::move(interrupts)).value();
-    REQUIRE(port->Start().ok());
+    // A model on a thread of its own is started first.
+    if (!options_.threaded) REQUIRE(port->Start().ok());
   }
   size_t Drain(uint32_t queue = 0) {
     std::array<Packet, 32> packets;
@@ -175,17 +176,16 @@ TEST_CASE("the last packet races against arming: no wake-up is lost") {
   {
     auto thread = nic::ModelThread::Start(rig.model, rig.threads);
     REQUIRE(thread.ok());
+    REQUIRE(rig.port->Start().ok());
     while (got < kFrames && lost == 0) {
       got += rig.Drain();
-      if (!rig.port->Arm(0)) continue;
-      if (!rig.notifiers[0]->Wait(std::chrono::seconds(20)) && got < kFrames) ++lost;
-      if (got + 1 >= kFrames) break;
+      if (got == kFrames || !rig.port->Arm(0)) continue;
+      if (!rig.notifiers[0]->Wait(std::chrono::seconds(20))) ++lost;
     }
-    got += rig.Drain();
     CHECK(lost == 0);
     CHECK(rig.port->Stop().ok());
   }
-  CHECK(got + rig.rx().left_at_stop >= kFrames - 1);
+  CHECK(got == kFrames);
   rig.CheckClean();
 }
 
