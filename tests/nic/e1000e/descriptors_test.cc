@@ -11,7 +11,6 @@
 #include "tests/nic/vectors.h"
 
 namespace dmakit::nic::e1000e {
-namespace {
 
 constexpr char kPath[] = "tests/nic/e1000e/vectors.json";
 
@@ -95,6 +94,8 @@ void Visit(TxData& d, Visitor& visit) {
   visit("txsm", d.txsm);
   visit("special", d.special);
 }
+
+namespace {
 
 TEST_CASE("e1000e ring entries match the vectors both ways") {
   for (const Vector& v : VectorsOf(kPath, "rx_legacy")) CheckRingEntry<RxLegacy>(v, DecodeRxLegacy);
