@@ -95,6 +95,11 @@ absl::Status Driver<Source, Addressing, Lists, Infos>::BringUp() {
   for (size_t i = 0; i < rx_count(); ++i) {
     if (absl::Status s = SetUpRx(i); !s.ok()) return s;
   }
+  // Step 8: credits only after the ring is enabled; here after all are, or the device would spread
+  // flows over those that are.
+  for (size_t i = 0; i < rx_count(); ++i) {
+    if (rx_[i].Fill() == 0) return NoRxBuffer(RxLabel(i), WhyNoRxBuffer(rx_[i].source()));
+  }
   return absl::OkStatus();
 }
 
@@ -110,7 +115,6 @@ absl::Status Driver<Source, Addressing, Lists, Infos>::SetUpTx(size_t i) {
   return absl::OkStatus();
 }
 
-// Sheet 1, step 8: credits only after the ring is enabled.
 template <RxBufferSource Source, TxAddressing Addressing, SlotMemory Lists, SlotMemory Infos>
 absl::Status Driver<Source, Addressing, Lists, Infos>::SetUpRx(size_t i) {
   const std::string label = RxLabel(i);
@@ -120,7 +124,6 @@ absl::Status Driver<Source, Addressing, Lists, Infos>::SetUpRx(size_t i) {
   const Iova base = memory->ring.iova();
   rx_[i].Attach(*std::move(memory), ring(i), {device_, label}, set_up);
   EnableOutput(ring(i), base, options_.ring_size, set_up);
-  if (rx_[i].Fill() == 0) return NoRxBuffer(label, WhyNoRxBuffer(rx_[i].source()));
   return absl::OkStatus();
 }
 

@@ -28,6 +28,14 @@ constexpr std::array<std::byte, 40> HashKey() {
 }
 constexpr std::array<std::byte, 40> kHashKey = HashKey();
 
+void Hash(Arrival& arrival) {
+  if (!arrival.info.ip()) return;
+  const HashInput input = HashInputOf(arrival.frame, arrival.info);
+  const size_t length = input.with_ports != 0 ? input.with_ports : input.addresses;
+  arrival.hash = ToeplitzHash(kHashKey, std::span(input.bytes).first(length));
+  arrival.hashed = true;
+}
+
 }  // namespace
 
 Model::Model(std::unique_ptr<dma::DevicePort> port, const ModelOptions& options)
@@ -86,20 +94,19 @@ absl::Status Model::Connect(uint32_t vector, Notifier* notifier) {
   return absl::OkStatus();
 }
 
-uint32_t Model::RingFor(Arrival& arrival) const {
-  std::array<uint32_t, kPfRings> on{};
-  uint32_t count = 0;
+Model::Steering Model::Enabled() const {
+  Steering on;
   for (uint32_t i = 0; i < registers_.rings(); ++i) {
-    if (registers_.ring(i).output_on()) on[count++] = i;
+    if (registers_.ring(i).output_on()) on.rings[on.count++] = i;
   }
-  if (arrival.info.ip()) {
-    const HashInput input = HashInputOf(arrival.frame, arrival.info);
-    const size_t length = input.with_ports != 0 ? input.with_ports : input.addresses;
-    arrival.hash = ToeplitzHash(kHashKey, std::span(input.bytes).first(length));
-    arrival.hashed = true;
+  return on;
+}
+
+bool Model::AnyOn(const Steering& steering) const {
+  for (uint32_t i = 0; i < steering.count; ++i) {
+    if (registers_.ring(steering.rings[i]).output_on()) return true;
   }
-  if (count == 0) return registers_.rings();
-  return arrival.hashed ? on[arrival.hash % count] : on[0];
+  return false;
 }
 
 // False: there is no frame, or it has to wait.
@@ -114,8 +121,14 @@ bool Model::ReceiveOne() {
     return true;
   }
   Arrival arrival{.frame = *frame, .info = ParseFrame(*frame)};
-  const uint32_t ring = RingFor(arrival);
-  const bool taken = ring < outputs_.size() && outputs_[ring].Receive(arrival, hostile_.get());
+  Hash(arrival);
+  const Steering steering = AnyOn(steering_) ? steering_ : Enabled();
+  bool taken = false;
+  if (steering.count != 0) {
+    const uint32_t ring = steering.rings[arrival.hashed ? arrival.hash % steering.count : 0];
+    taken = outputs_[ring].Receive(arrival, hostile_.get());
+    if (taken) steering_ = steering;
+  }
   if (!taken && options_.lossless) {
     waiting_ = true;
     return false;

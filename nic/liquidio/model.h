@@ -6,7 +6,9 @@
 // strict: what the sheet forbids is recorded.
 //
 // Frames that come in go to the output rings that are enabled, by a hash of addresses and ports; a
-// frame that is not IP goes to the first. Tags stay in frames.
+// frame that is not IP goes to the first. Which rings they are is settled by the first frame that
+// finds credits, until all are off: rings come and go one by one, and a flow stays on its own. Tags
+// stay in frames.
 //
 // With ModelOptions::hostile it misbehaves at random instead (model_hostile.h). Then the violations
 // say little about the driver: it may break a rule because it was lied to.
@@ -18,6 +20,7 @@
 #ifndef DMAKIT_NIC_LIQUIDIO_MODEL_H_
 #define DMAKIT_NIC_LIQUIDIO_MODEL_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -81,7 +84,13 @@ class Model final : public nic::Model, public InterruptSource {
 
   bool DoResets();
   bool ReceiveOne();
-  uint32_t RingFor(Arrival& arrival) const;
+  // Output rings that frames are spread over.
+  struct Steering {
+    std::array<uint32_t, kPfRings> rings{};
+    uint32_t count = 0;
+  };
+  Steering Enabled() const;
+  bool AnyOn(const Steering& steering) const;
 
   const ModelOptions options_;
   std::unique_ptr<dma::DevicePort> port_;
@@ -92,6 +101,7 @@ class Model final : public nic::Model, public InterruptSource {
   std::deque<ModelInput> inputs_;
   std::deque<ModelOutput> outputs_;
   Wire* wire_ = nullptr;
+  Steering steering_;     // empty: nothing was delivered since all rings were off
   bool waiting_ = false;  // the frame at the wire has found no credits before
   std::atomic<uint64_t> drops_{0};
 };

@@ -19,7 +19,7 @@
 
 namespace dmakit::nic::liquidio {
 
-// Numbered frames without end, until it is told to stop; knows those that come back whole.
+// Numbered frames, as many as it is told; the longest take two buffers.
 class HostileWire final : public Wire {
  public:
   std::optional<std::span<const std::byte>> Peek() override {
@@ -37,7 +37,7 @@ class HostileWire final : public Wire {
   absl::Status Close() override { return absl::OkStatus(); }
   WireStats stats() const override { return {}; }
 
-  static constexpr uint64_t kLongest = 4000;
+  static constexpr uint64_t kLongest = 1900;
   uint64_t left = 0, taken = 0, sent = 0;
 
  private:
@@ -46,7 +46,7 @@ class HostileWire final : public Wire {
 
 class HostileRun {
  public:
-  static constexpr uint32_t kMtu = 4082;
+  static constexpr uint32_t kMtu = 1982;
 
   HostileRun(uint64_t seed, const RigOptions& options) : rig(With(seed, options)), random_(seed) {
     // A hostile device does everything an audit looks for.
