@@ -100,6 +100,7 @@ class RxQueue {
     to_clean_ = to_use_ = posted_ = 0;
     chain_.count = 0;
     dropping_ = false;
+    counters_.ring_allocations.Add();
   }
   // Once the device may receive. Buffers posted.
   uint32_t Fill() {

@@ -116,6 +116,7 @@ class TxQueue {
     to_clean_ = to_use_ = used_ = 0;
     packets_ = 0;
     context_known_ = false;  // a reset forgets it
+    counters_.ring_allocations.Add();
   }
   // The device has let go: releases what it did not send, too. Returns the packets it did not send.
   uint64_t Reclaim() {

@@ -266,7 +266,7 @@ TEST_CASE("Class 28: a page recycled while a fragment of it is posted") {
 
 TEST_CASE("Class 28: a mapping that ends, or is posted again, while a ring has it") {
   RingRig r;
-  Mapping m = r.Map(r.buffer.part(0, 2048), kFrom, "rx2");
+  Mapping m = r.Map(r.buffer.part(0, 2048), Direction::kBidirectional, "rx2");
   const Range range{m.iova(), Bytes(2048)};
   r.Post(range);
   SECTION("unmapped") {
