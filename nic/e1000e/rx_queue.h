@@ -11,15 +11,13 @@
 // The device is not trusted: every length is read once and checked; a chain that cannot be is
 // dropped up to its end, and counted.
 //
-// Receive, Arm: one thread at a time. The rest: one control thread, while nobody receives.
+// Receive, Arm: one thread at a time. The rest: one control thread.
 #ifndef DMAKIT_NIC_E1000E_RX_QUEUE_H_
 #define DMAKIT_NIC_E1000E_RX_QUEUE_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <utility>
 
@@ -29,6 +27,7 @@
 #include "nic/e1000e/descriptors.h"
 #include "nic/e1000e/registers.h"
 #include "nic/e1000e/ring_slots.h"
+#include "nic/e1000e/rx_chain.h"
 #include "nic/e1000e/rx_flags.h"
 #include "nic/kept_packets.h"
 #include "nic/packet.h"
@@ -98,7 +97,6 @@ class RxQueue {
     if (slots_size_ != size_) slots_ = std::make_unique<RxBuffer[]>(size_);
     slots_size_ = size_;
     to_clean_ = to_use_ = posted_ = 0;
-    chain_.count = 0;
     dropping_ = false;
     counters_.ring_allocations.Add();
   }
@@ -112,7 +110,7 @@ class RxQueue {
   void Reclaim(bool keep) {
     if (size_ != 0) TakeUnread(keep);
     if (!keep) DropKept();
-    DropChain();
+    chain_.Drop(source_);
     for (const bool watched = watch_.on(); posted_ > 0;) {
       const RxBuffer buffer = TakeSlot();
       if (watched) [[unlikely]]
@@ -124,7 +122,7 @@ class RxQueue {
   // The device may still write to them: buffers stay out, for the pool's end to quarantine them.
   dma::RingPool<RxSlot> Abandon() {
     DropKept();
-    DropChain();  // these the device has completed
+    chain_.Drop(source_);  // these the device has completed
     dma::RingPool<RxSlot> ring = std::move(ring_);
     Forget();
     return ring;
@@ -154,14 +152,6 @@ class RxQueue {
   RxQueueStats stats() const { return counters_.Get(); }
 
  private:
-  // The buffers of a frame whose last entry has not been seen yet.
-  struct Chain {
-    uint32_t count = 0;
-    uint32_t bytes = 0;
-    std::array<RxBuffer, Packet::kMaxSegments> buffers{};
-    std::array<uint32_t, Packet::kMaxSegments> lengths{};
-  };
-
   bool Ready() const {
     return posted_ != 0 && (ring_.at(to_clean_)->status_error.LoadAcquire() & kRxDone) != 0;
   }
@@ -181,7 +171,7 @@ class RxQueue {
     if (watched) [[unlikely]]
       watch_.Completed(buffer.iova, length);
     const bool last = (done.status_error & kRxEndOfPacket) != 0;
-    if (last && chain_.count == 0 && !dropping_ && Good(done, length, buffer)) [[likely]] {
+    if (last && chain_.empty() && !dropping_ && Good(done, length, buffer)) [[likely]] {
       source_.OnReceived(buffer, length);
       packet.ResetTo({buffer.page, buffer.offset, length});
       __builtin_prefetch(packet.segments[0].data());
@@ -205,37 +195,17 @@ class RxQueue {
       dropping_ = !last;
       return false;
     }
-    Counter* const reason = WhyNot(done, buffer, last);
-    if (reason != nullptr) {
+    if (Counter* const reason = WhyNot(done, buffer, last); reason != nullptr) {
       reason->Add();
-      DropChain();
+      chain_.Drop(source_);
       source_.Put(buffer);
       dropping_ = !last;
       return false;
     }
-    // The last entry may hold nothing but a CRC, which was stripped.
-    if (done.length != 0) {
-      chain_.buffers[chain_.count] = buffer;
-      chain_.lengths[chain_.count++] = done.length;
-      chain_.bytes += done.length;
-    } else {
-      source_.Put(buffer);
-    }
+    chain_.Add(source_, buffer, done.length);
     if (!last) return false;
-    packet.segment_count = 0;
-    packet.length = 0;
-    for (uint32_t i = 0; i < chain_.count; ++i) {
-      const RxBuffer& part = chain_.buffers[i];
-      source_.OnReceived(part, chain_.lengths[i]);
-      const Segment segment = {part.page, part.offset, chain_.lengths[i]};
-      if (i == 0) {
-        packet.ResetTo(segment);
-      } else {
-        (void)packet.Append(segment);  // a chain has at most as many
-      }
-    }
+    chain_.Assemble(source_, packet);
     Describe(done, packet);
-    chain_.count = chain_.bytes = 0;
     return true;
   }
 
@@ -243,12 +213,11 @@ class RxQueue {
   Counter* WhyNot(const RxWriteBack& done, const RxBuffer& buffer, bool last) {
     const uint32_t length = done.length;
     // All but the last are full (sheet 3.6).
-    const bool possible = last ? length <= buffer.capacity && (length != 0 || chain_.count != 0)
+    const bool possible = last ? length <= buffer.capacity && (length != 0 || !chain_.empty())
                                : length == buffer.capacity;
     if (!possible) return &counters_.bad_completions;
     if (last && (done.status_error & kRxFrameErrors) != 0) return &counters_.bad_fcs;
-    const bool room = chain_.count < chain_.buffers.size() || length == 0;
-    return room && chain_.bytes + length <= max_frame_ ? nullptr : &counters_.truncated;
+    return chain_.Takes(length, max_frame_) ? nullptr : &counters_.truncated;
   }
 
   void Describe(const RxWriteBack& done, Packet& packet) const {
@@ -256,11 +225,6 @@ class RxQueue {
     packet.vlan = done.vlan;
     packet.hash = done.rss_hash;
     packet.hash_type = done.rss_type;
-  }
-
-  void DropChain() {
-    for (uint32_t i = 0; i < chain_.count; ++i) source_.Put(chain_.buffers[i]);
-    chain_.count = chain_.bytes = 0;
   }
 
   void Refill(bool watched) {
@@ -335,7 +299,7 @@ class RxQueue {
   dma::RingPool<RxSlot> ring_;
   dma::MmioRegion control_;
   RingWatch watch_;
-  Chain chain_;
+  RxChain chain_;
   KeptPackets kept_;
   RxCounters counters_;
 };

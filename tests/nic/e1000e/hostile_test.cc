@@ -53,7 +53,7 @@ void Run(uint64_t seed) {
   uint32_t stuck = 0;
   for (uint32_t n = 0; n < kFrames;) {
     for (int i = 0; i < 16; ++i, ++n) rig.wire.Send(Frames()[n % Frames().size()]);
-    rig.StepAll(64);
+    rig.StepAll(96);
     for (uint32_t q = 0; q < queues; ++q) {
       const size_t got = rig.port->Receive(q, burst);
       for (size_t i = 0; i < got; ++i) {
@@ -75,14 +75,14 @@ void Run(uint64_t seed) {
     }
     // A ring whose oldest packet is never done, or whose entries are given back in no order, stands
     // still for good: what a watchdog would do.
-    if (++stuck == 200) {
+    if (++stuck == 8) {
       stuck = 0;
       rig.port->Stop().IgnoreError();
       REQUIRE(rig.port->Start().ok());
     }
   }
   rig.port->Stop().IgnoreError();
-  CHECK(received > 0);
+  CHECK(received > kFrames / 10);
   CHECK(rig.port->stats().queues[0].pool.bad_releases == 0);
   CHECK(rig.iommu->stats().live_mappings == 0);
   CHECK(rig.space->quarantine().count() == 0);
