@@ -19,6 +19,7 @@ namespace dmakit::nic::e1000e {
 inline constexpr uint32_t kMaxPiece = 16384;
 // Of one packet. Not the chip's limit: it bounds what one packet keeps others waiting.
 inline constexpr uint32_t kMaxPieces = 40;
+static_assert(kMaxPieces + 1 < kMinRing, "a packet and its context fit any empty ring");
 
 struct TxPlan {
   uint32_t pieces = 0;   // entries with data
@@ -30,7 +31,6 @@ struct TxPlan {
 
 struct TxLimits {
   uint32_t max_frame = 0;  // bytes of a frame on the wire, an inserted tag included
-  uint32_t room = 0;       // entries of an empty ring
   bool vlan = false;       // the device inserts tags: see DriverOptions::vlan_strip
 };
 
@@ -46,7 +46,7 @@ inline TxVerdict PlanTx(const Packet& packet, const TxLimits& limits, TxPlan& pl
   }
   if (total == 0) [[unlikely]]
     return TxVerdict::kEmpty;
-  if (plan.pieces > kMaxPieces || plan.pieces + 1 > limits.room) [[unlikely]]
+  if (plan.pieces > kMaxPieces) [[unlikely]]
     return TxVerdict::kTooManyPieces;
   if (packet.tx != TxFlags::kNone) [[unlikely]]
     return PlanOffload(packet, total, limits, plan);

@@ -56,7 +56,7 @@ class TxQueue {
       Counter* reason = counters_.Reason(PlanTx(packet, limits_, plan));
       if (reason == nullptr) {
         const bool context = plan.offload && !(context_known_ && plan.context == context_);
-        if (plan.pieces + (context ? 1 : 0) > limits_.room - used_) {
+        if (plan.pieces + (context ? 1 : 0) > most_used_ - used_) {
           counters_.ring_full.Add();
           break;
         }
@@ -109,7 +109,7 @@ class TxQueue {
     control_ = control;
     watch_ = std::move(watch);
     size_ = ring_.count();
-    limits_.room = size_ - 1;
+    most_used_ = size_ - 1;
     limits_.vlan = vlan;
     if (slots_size_ != size_) slots_ = std::make_unique<Slot[]>(size_);
     slots_size_ = size_;
@@ -266,7 +266,7 @@ class TxQueue {
   uint64_t Forget(uint64_t lost) {
     counters_.device_errors.Add(lost);
     ring_ = {};
-    size_ = limits_.room = used_ = to_clean_ = to_use_ = 0;
+    size_ = most_used_ = used_ = to_clean_ = to_use_ = 0;
     packets_ = 0;
     counters_.in_flight.Set(0);
     return lost;
@@ -275,11 +275,12 @@ class TxQueue {
   Addressing addressing_;
   const uint32_t index_;
   TxLimits limits_;
-  uint32_t size_ = 0;      // 0: not attached
-  uint32_t to_clean_ = 0;  // the oldest entry in flight, always the first of a packet
-  uint32_t to_use_ = 0;    // the next free one: the tail
-  uint32_t used_ = 0;      // entries in flight
-  uint64_t packets_ = 0;   // packets in flight
+  uint32_t most_used_ = 0;  // entries of an empty ring
+  uint32_t size_ = 0;       // 0: not attached
+  uint32_t to_clean_ = 0;   // the oldest entry in flight, always the first of a packet
+  uint32_t to_use_ = 0;     // the next free one: the tail
+  uint32_t used_ = 0;       // entries in flight
+  uint64_t packets_ = 0;    // packets in flight
   bool context_known_ = false;
   Words context_{};  // in force at the device
   std::unique_ptr<Slot[]> slots_;

@@ -193,6 +193,25 @@ TEST_CASE("what is not sent within the deadline is counted and released") {
   CHECK(rig.iommu->stats().live_mappings == 0);
 }
 
+TEST_CASE("a stopped port receives and sends nothing, and packets stay the caller's") {
+  Rig rig(Small());
+  rig.Start();
+  rig.wire.Send(NumberedFrame(1, 500));
+  rig.StepAll();
+  std::vector<Packet> burst(4);
+  size_t got = 0;
+  uint32_t queue = 0;
+  for (; got == 0 && queue < 2; ++queue) got = rig.port->Receive(queue, burst);
+  REQUIRE(got == 1);
+  REQUIRE(rig.port->Stop().code() == absl::StatusCode::kDeadlineExceeded);  // the packet is out
+  CHECK(rig.port->Receive(0, burst) == 0);
+  CHECK(rig.port->Transmit(0, std::span(burst).first(1)) == 0);
+  CHECK(burst[0].segment_count == 1);
+  CHECK(rig.port->Reap(0) == 0);
+  CHECK(rig.tx(0).dropped == 0);
+  Release(std::span(burst).first(1), nullptr);
+}
+
 TEST_CASE("a device that does not let go has its rings and buffers quarantined") {
   for (const bool gone : {false, true}) {
     INFO((gone ? "gone" : "stuck"));
