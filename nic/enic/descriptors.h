@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 
+#include "nic/descriptor_words.h"
 #include "nic/endian.h"
 
 namespace dmakit::nic::enic {
@@ -40,33 +41,6 @@ inline constexpr uint32_t kMaxHeaderLength = 1023;  // what header_length can sa
 inline constexpr uint32_t kMaxPiece = 16384;
 constexpr uint16_t LengthField(uint32_t bytes) { return static_cast<uint16_t>(bytes & 0x3fff); }
 constexpr uint32_t LengthOf(uint16_t field) { return field == 0 ? kMaxPiece : field; }
-
-// The 16 bytes of an entry as two words; byte 0 is the low byte of `low`.
-struct Words {
-  uint64_t low = 0;
-  uint64_t high = 0;
-  friend constexpr bool operator==(const Words&, const Words&) = default;
-};
-
-constexpr std::array<std::byte, kDescriptorBytes> ToBytes(const Words& words) {
-  std::array<std::byte, kDescriptorBytes> bytes{};
-  StoreLe<uint64_t>(bytes, 0, words.low);
-  StoreLe<uint64_t>(bytes, 8, words.high);
-  return bytes;
-}
-constexpr Words FromBytes(std::span<const std::byte, kDescriptorBytes> bytes) {
-  return {LoadLe<uint64_t>(bytes, 0), LoadLe<uint64_t>(bytes, 8)};
-}
-
-namespace internal {
-// `width` bits of `value`, placed at bit `at`; and back.
-constexpr uint64_t Put(uint64_t value, unsigned at, unsigned width) {
-  return (value & ((uint64_t{1} << width) - 1)) << at;
-}
-constexpr uint64_t Get(uint64_t word, unsigned at, unsigned width) {
-  return word >> at & ((uint64_t{1} << width) - 1);
-}
-}  // namespace internal
 
 // --- 1.1 wq_enet_desc: one piece of a packet to send ---------------------------------------------
 
@@ -95,7 +69,7 @@ struct WqEnetDesc {
 inline constexpr uint64_t kWqReservedHigh = 0x0000'0000'0001'c000;
 
 constexpr Words Encode(const WqEnetDesc& d) {
-  using internal::Put;
+  using bits::Put;
   return {d.address, Put(d.length, 0, 14) | Put(d.loopback, 17, 1) | Put(d.mss, 18, 14) |
                          Put(d.header_length, 32, 10) |
                          Put(static_cast<uint8_t>(d.offload_mode), 42, 2) | Put(d.eop, 44, 1) |
@@ -103,7 +77,7 @@ constexpr Words Encode(const WqEnetDesc& d) {
                          Put(d.vlan_tag_insert, 47, 1) | Put(d.vlan_tag, 48, 16)};
 }
 constexpr WqEnetDesc DecodeWq(const Words& w) {
-  using internal::Get;
+  using bits::Get;
   WqEnetDesc d;
   d.address = w.low;
   d.length = static_cast<uint16_t>(Get(w.high, 0, 14));
@@ -132,11 +106,11 @@ struct RqEnetDesc {
 inline constexpr uint64_t kRqReservedHigh = 0xffff'ffff'ffff'0000;
 
 constexpr Words Encode(const RqEnetDesc& d) {
-  using internal::Put;
+  using bits::Put;
   return {d.address, Put(d.length, 0, 14) | Put(static_cast<uint8_t>(d.type), 14, 2)};
 }
 constexpr RqEnetDesc DecodeRq(const Words& w) {
-  using internal::Get;
+  using bits::Get;
   return {w.low, static_cast<uint16_t>(Get(w.high, 0, 14)),
           static_cast<RqType>(Get(w.high, 14, 2))};
 }
@@ -163,12 +137,12 @@ struct CqEnetWqDesc {
 };
 
 constexpr Words Encode(const CqEnetWqDesc& d) {
-  using internal::Put;
+  using bits::Put;
   return {Put(d.completed_index, 0, 12) | Put(d.q_number, 16, 10),
           Put(TypeColor(d.type, d.color), 56, 8)};
 }
 constexpr CqEnetWqDesc DecodeCqWq(const Words& w) {
-  using internal::Get;
+  using bits::Get;
   const uint8_t type_color = static_cast<uint8_t>(Get(w.high, 56, 8));
   return {static_cast<uint16_t>(Get(w.low, 0, 12)), static_cast<uint16_t>(Get(w.low, 16, 10)),
           TypeOf(type_color), ColorOf(type_color)};
@@ -213,7 +187,7 @@ struct CqEnetRqDesc {
 };
 
 constexpr Words Encode(const CqEnetRqDesc& d) {
-  using internal::Put;
+  using bits::Put;
   return {Put(d.completed_index, 0, 12) | Put(d.ingress_port, 12, 1) | Put(d.fcoe, 13, 1) |
               Put(d.eop, 14, 1) | Put(d.sop, 15, 1) | Put(d.q_number, 16, 10) |
               Put(static_cast<uint8_t>(d.rss_type), 26, 4) | Put(d.csum_not_calc, 30, 1) |
@@ -225,7 +199,7 @@ constexpr Words Encode(const CqEnetRqDesc& d) {
               Put(d.fcs_ok, 55, 1) | Put(TypeColor(d.type, d.color), 56, 8)};
 }
 constexpr CqEnetRqDesc DecodeCqRq(const Words& w) {
-  using internal::Get;
+  using bits::Get;
   CqEnetRqDesc d;
   d.completed_index = static_cast<uint16_t>(Get(w.low, 0, 12));
   d.ingress_port = Get(w.low, 12, 1) != 0;

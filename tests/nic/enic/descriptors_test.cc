@@ -7,10 +7,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
-#include <map>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -18,73 +14,13 @@
 #include "nic/enic/registers.h"
 #include "nic/enic/ring_slots.h"
 #include "tests/catch.h"
+#include "tests/nic/vectors.h"
 
 namespace dmakit::nic::enic {
-namespace {
-
-using Fields = std::map<std::string, uint64_t>;
-using Image = std::vector<std::byte>;
-
-struct Vector {
-  std::string structure;
-  std::string name;
-  Fields fields;
-  Image bytes;
-};
-
-Image FromHex(const std::string& hex) {
-  Image bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-    bytes.push_back(static_cast<std::byte>(std::stoul(hex.substr(i, 2), nullptr, 16)));
-  }
-  return bytes;
-}
-
-const std::vector<Vector>& AllVectors() {
-  static const std::vector<Vector> all = [] {
-    std::ifstream file("tests/nic/enic/vectors.json");
-    const nlohmann::json json = nlohmann::json::parse(file);
-    std::vector<Vector> vectors;
-    for (const nlohmann::json& v : json) {
-      vectors.push_back({v["struct"], v["case"], v["fields"].get<Fields>(), FromHex(v["bytes"])});
-    }
-    return vectors;
-  }();
-  return all;
-}
 
 std::vector<Vector> Of(const std::string& structure) {
-  std::vector<Vector> found;
-  std::copy_if(AllVectors().begin(), AllVectors().end(), std::back_inserter(found),
-               [&](const Vector& v) { return v.structure == structure; });
-  REQUIRE_FALSE(found.empty());
-  return found;
+  return VectorsOf("tests/nic/enic/vectors.json", structure);
 }
-
-// A field is narrowed to its member's type, so a vector with a field we do not know fails here.
-class Reader {
- public:
-  explicit Reader(const Fields& fields) : fields_(fields) {}
-  template <typename T>
-  void operator()(const char* name, T& member) {
-    seen_.insert(name);
-    member = static_cast<T>(fields_.at(name));
-  }
-  bool all_seen() const { return seen_.size() == fields_.size(); }
-
- private:
-  const Fields& fields_;
-  std::set<std::string> seen_;
-};
-
-class Writer {
- public:
-  template <typename T>
-  void operator()(const char* name, T& member) {
-    fields[name] = static_cast<uint64_t>(member);
-  }
-  Fields fields;
-};
 
 template <typename Visitor>
 void Visit(WqEnetDesc& d, Visitor& visit) {
@@ -163,35 +99,9 @@ void Visit(NicCfg& d, Visitor& visit) {
   visit("ig_vlan_strip_en", d.vlan_strip);
 }
 
-// `encode` makes the image of a value, `decode` the value of an image.
-template <typename T, typename EncodeFn, typename DecodeFn>
-void CheckBothWays(const Vector& v, EncodeFn encode, DecodeFn decode) {
-  INFO(v.structure << " " << v.name);
-  T value;
-  Reader reader(v.fields);
-  Visit(value, reader);
-  REQUIRE(reader.all_seen());
-  CHECK(encode(value) == v.bytes);
-
-  T decoded = decode(v.bytes);
-  Writer writer;
-  Visit(decoded, writer);
-  CHECK(writer.fields == v.fields);
-}
-
 template <typename T, typename DecodeFn>
 void CheckRingEntries(const std::string& structure, DecodeFn decode) {
-  for (const Vector& v : Of(structure)) {
-    CheckBothWays<T>(
-        v,
-        [](const T& value) {
-          const auto bytes = ToBytes(Encode(value));
-          return Image(bytes.begin(), bytes.end());
-        },
-        [&](const Image& image) {
-          return decode(FromBytes(std::span<const std::byte, 16>(image.data(), 16)));
-        });
-  }
+  for (const Vector& v : Of(structure)) CheckRingEntry<T>(v, decode);
 }
 
 template <typename T, typename DecodeFn>
@@ -207,6 +117,8 @@ void CheckWords(const std::string& structure, DecodeFn decode) {
         [&](const Image& image) { return decode(LoadLe<uint32_t>(image)); });
   }
 }
+
+namespace {
 
 TEST_CASE("ring entries match the vectors both ways") {
   CheckRingEntries<WqEnetDesc>("wq_enet_desc", DecodeWq);
@@ -408,9 +320,9 @@ TEST_CASE("no vector is left out") {
                                          "devcmd_cmd",
                                          "nic_cfg"};
   std::set<std::string> there;
-  for (const Vector& v : AllVectors()) there.insert(v.structure);
+  for (const Vector& v : AllVectors("tests/nic/enic/vectors.json")) there.insert(v.structure);
   CHECK(there == covered);
-  CHECK(AllVectors().size() == 36);
+  CHECK(AllVectors("tests/nic/enic/vectors.json").size() == 36);
 }
 
 TEST_CASE("16384 bytes encode as length 0") {

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TxPlan: what the entries of one packet say beside where its bytes are (e1000e sheet 3.4, 3.5),
+// and whether an offload that it asks for can be done. Pure functions of the packet, but for the
+// header fields that the device wants preloaded. The thread of the queue.
+#ifndef DMAKIT_NIC_E1000E_TX_PLAN_H_
+#define DMAKIT_NIC_E1000E_TX_PLAN_H_
+
+#include <cstdint>
+
+#include "nic/e1000e/descriptors.h"
+#include "nic/packet.h"
+#include "nic/queue_counters.h"
+
+namespace dmakit::nic::e1000e {
+
+// Of one entry. The length field has more bits; the chip's transmit buffer, as it is cut at
+// power-on, takes no more than 20,384 at a time (sheet 3.3).
+inline constexpr uint32_t kMaxPiece = 16384;
+// Of one packet. Not the chip's limit: it bounds what one packet keeps others waiting.
+inline constexpr uint32_t kMaxPieces = 40;
+
+struct TxPlan {
+  uint32_t pieces = 0;   // entries with data
+  bool offload = false;  // `context` must be in force
+  Words context{};
+  // What the data entries say beside address, length and end.
+  uint64_t high = Encode(TxData{.ifcs = true, .dext = true}).high;
+};
+
+struct TxLimits {
+  uint32_t max_frame = 0;  // bytes of a frame on the wire, an inserted tag included
+  uint32_t room = 0;       // entries of an empty ring
+  bool vlan = false;       // the device inserts tags: see DriverOptions::vlan_strip
+};
+
+// For a packet with tx flags, of `total` bytes in plan.pieces entries.
+TxVerdict PlanOffload(const Packet& packet, uint64_t total, const TxLimits& limits, TxPlan& plan);
+
+// The same for any packet; also counts its entries.
+inline TxVerdict PlanTx(const Packet& packet, const TxLimits& limits, TxPlan& plan) {
+  uint64_t total = 0;
+  for (const Segment& segment : packet.parts()) {
+    total += segment.length;
+    plan.pieces += (segment.length + kMaxPiece - 1) / kMaxPiece;
+  }
+  if (total == 0) [[unlikely]]
+    return TxVerdict::kEmpty;
+  if (plan.pieces > kMaxPieces || plan.pieces + 1 > limits.room) [[unlikely]]
+    return TxVerdict::kTooManyPieces;
+  if (packet.tx != TxFlags::kNone) [[unlikely]]
+    return PlanOffload(packet, total, limits, plan);
+  if (total > limits.max_frame) [[unlikely]]
+    return TxVerdict::kTooLong;
+  return TxVerdict::kGood;
+}
+
+}  // namespace dmakit::nic::e1000e
+
+#endif  // DMAKIT_NIC_E1000E_TX_PLAN_H_
