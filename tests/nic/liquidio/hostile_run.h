@@ -111,8 +111,8 @@ class HostileRun {
     }
   }
 
+  HostileWire wire;  // the model's until it ends
   Rig rig;
-  HostileWire wire;
   uint64_t received = 0, restarts = 0, resets = 0, bad = 0, dropped = 0;
   uint64_t left = 0;  // in the ring when it was taken away
 
