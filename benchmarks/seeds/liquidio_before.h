@@ -31,6 +31,12 @@
 
 namespace dmakit::seeds {
 
+// The CPU zeroes lengths in what the device writes: both directions.
+inline dma::Direction DirectionOf(const nic::liquidio::SlotOptions& options) {
+  return options.direction == dma::Direction::kFromDevice ? dma::Direction::kBidirectional
+                                                          : options.direction;
+}
+
 // The memory of a ring's structures, as a driver of that time took it: in one piece, unmapped.
 class SlotBytes {
  public:
@@ -74,7 +80,8 @@ class MapPerSlot {
     slots.bytes_ = SlotBytes(options.count, options.entry_size.value());
     slots.counts_ = std::make_unique<SlotCounts>();
     for (uint32_t i = 0; i < options.count; ++i) {
-      auto mapping = device.Map(slots.bytes_.bytes(i), options.direction, {.owner = options.label});
+      auto mapping =
+          device.Map(slots.bytes_.bytes(i), DirectionOf(options), {.owner = options.label});
       if (!mapping.ok()) return mapping.status();
       slots.mappings_.push_back(*std::move(mapping));
       ++slots.counts_->maps;
@@ -123,7 +130,8 @@ class MapPerPacket {
 
   std::byte* at(uint32_t slot) const { return bytes_.at(slot); }
   bool Give(uint32_t slot, Iova& iova) {
-    auto mapping = device_->Map(bytes_.bytes(slot), options_.direction, {.owner = options_.label});
+    auto mapping =
+        device_->Map(bytes_.bytes(slot), DirectionOf(options_), {.owner = options_.label});
     if (!mapping.ok()) return false;
     ++counts_->maps;
     iova = mapping->iova();

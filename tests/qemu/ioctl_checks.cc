@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "benchmarks/seeds/map_each.h"
 #include "nic/e1000e/driver.h"
 #include "nic/frag_source.h"
 #include "tests/nic/frames.h"
@@ -22,55 +23,12 @@ namespace {
 using nic::FragSource;
 using nic::Packet;
 using nic::PageAddressing;
-using nic::RxBuffer;
 using nic::e1000e::DriverOptions;
+using seeds::MapEach;
 
 constexpr uint32_t kFrames = 2'000;
 constexpr uint32_t kWarmUp = 200;
 constexpr DriverOptions kOptions = {.ring_size = 64, .mtu = 1500};
-
-// The naive driver: each buffer is mapped when it is posted and unmapped when it has come back.
-class MapEach {
- public:
-  MapEach(FragSource source, dma::Device& device) : source_(std::move(source)), device_(&device) {}
-
-  bool Take(RxBuffer& out) {
-    if (!source_.Take(out)) return false;
-    auto mapping = device_->Map(std::span(out.page->base + out.offset, out.capacity),
-                                dma::Direction::kFromDevice, {.owner = "naive rq"});
-    if (!mapping.ok()) {
-      source_.Put(out);
-      return false;
-    }
-    if (free_.empty()) {
-      free_.push_back(mappings_.size());
-      mappings_.emplace_back();
-    }
-    out.token = free_.back();
-    free_.pop_back();
-    out.iova = mapping->iova();
-    mappings_[out.token] = *std::move(mapping);
-    return true;
-  }
-  void OnReceived(const RxBuffer& buffer, uint32_t) { Unmap(buffer); }
-  void Put(const RxBuffer& buffer) {
-    Unmap(buffer);
-    source_.Put(buffer);
-  }
-  FragSource& inner() { return source_; }
-
- private:
-  void Unmap(const RxBuffer& buffer) {
-    CHECK(device_->Unmap(std::move(mappings_[buffer.token])).ok());
-    free_.push_back(buffer.token);
-  }
-
-  FragSource source_;
-  dma::Device* device_;
-  std::vector<dma::Mapping> mappings_;
-  std::vector<uint64_t> free_;
-};
-static_assert(nic::RxBufferSource<MapEach>);
 
 struct Cost {
   double ioctls = 0;        // per frame
@@ -159,6 +117,7 @@ TEST_CASE("persistent mappings need no system call a packet, mapping each buffer
     each = Measure(bench.kernel, *bench.packets, *receiver, *sender, *bench.pool);
     CHECK(sender->Stop().ok());
     CHECK(receiver->Stop().ok());
+    CHECK(receiver->rx(0).source().failures() == 0);
     receiver->rx(0).source().inner().Rest();
   }
   std::printf("ioctls per packet: persistent %.4f, strict per buffer %.4f\n", persistent.ioctls,
