@@ -123,8 +123,8 @@ absl::Status SpaceState::Replay(const DeviceState& device) {
   }
   if (status.ok()) return status;
   if (absl::Status undo = Withdraw(domain, done); !undo.ok()) {
-    status = absl::Status(status.code(),
-                          absl::StrCat(status.message(), "; undoing the others: ", undo.message()));
+    status =
+        Reword(status, absl::StrCat(status.message(), "; undoing the others: ", undo.message()));
   }
   return status;
 }

@@ -25,7 +25,7 @@ constexpr std::array<Words, kAuditCodes + 1> kWords = {{
     {"wrong-cpu-address", "Free a block with the CPU address that came with its device address."},
     {"wrong-entry-count",
      "Unmap a list with the number of entries passed to the map, not of the segments made."},
-    {"wrong-direction", "Unmap with the direction that was mapped."},
+    {"wrong-direction", "Unmap, and post, with the direction that was mapped."},
     {"map-unchecked", "Ask IsError before the address goes into a descriptor."},
     {"on-stack", "Map memory that outlives the call: from a pool, a ring or the heap."},
     {"program-memory", "Copy constants into DMA memory first."},

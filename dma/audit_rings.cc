@@ -112,6 +112,11 @@ void DeviceAudit::CheckPost(Call& call, const AuditRecord* record, const PostEve
   if (record != nullptr && !record->used.Contains(event.range)) {
     wrong(AuditCode::kWroteOutside, "the device is given bytes beyond the ", Describe(*record));
   }
+  if (record != nullptr && record->streaming() &&
+      !Allows(AccessFor(record->direction), AccessFor(event.direction))) {
+    wrong(AuditCode::kWrongDirection, "posted ", View(Name(event.direction)), ", which the ",
+          Describe(*record), " does not allow");
+  }
   for (auto it = FirstPostIn(event.range);
        it != posts_.end() && it->second.range.base <= event.range.last(); ++it) {
     const Post& other = it->second;

@@ -21,6 +21,7 @@ using internal::Annotate;
 using internal::Bounce;
 using internal::DeviceState;
 using internal::LiveMapping;
+using internal::Reword;
 using internal::Translation;
 using internal::View;
 
@@ -85,8 +86,7 @@ absl::Status Unwind(DeviceState& device, const LiveMapping& mapping, Translation
                     iova::Cache* cache, const absl::Status& why) {
   if (absl::Status s = translation.Remove(); !s.ok()) {
     const absl::Status held = device.Hold(mapping, std::move(translation), s);
-    return absl::Status(why.code(),
-                        absl::StrCat(why.message(), "; and undoing it: ", held.message()));
+    return Reword(why, absl::StrCat(why.message(), "; and undoing it: ", held.message()));
   }
   device.FreeIova(mapping.iova, cache);
   return why;
@@ -322,10 +322,9 @@ absl::StatusOr<CoherentBlock> Device::AllocateCoherent(const CoherentOptions& op
   if (!making.entered()) return Detached(device);
   if (absl::Status s = CheckCoherent(device, options); !s.ok()) return s;
   auto failed = [&](const absl::Status& status, std::string_view what) {
-    return absl::Status(status.code(),
-                        absl::StrCat("ring '", options.label, "' of device '", device.options.name,
-                                     "': ", View(what), " for ", options.size.value(),
-                                     " bytes: ", status.message()));
+    return Reword(status, absl::StrCat("ring '", options.label, "' of device '",
+                                       device.options.name, "': ", View(what), " for ",
+                                       options.size.value(), " bytes: ", status.message()));
   };
   const Bytes size = *AlignUp(options.size, device.granule);
   Bytes alignment = std::max(options.alignment, device.granule);

@@ -378,14 +378,18 @@ FlushQueue::Stats FlushQueue::stats() const {
   stats.flush_waits = impl_->flush_waits.load(std::memory_order_relaxed);
   stats.lanes = impl_->lanes.size() - 1;
   for (const auto& lane : impl_->lanes) {
-    const uint64_t released = lane->released.load(std::memory_order_acquire);
-    const uint64_t bytes = lane->flushed_bytes.Get();
-    const uint64_t flushed = lane->Flushed();
+    // From the first count to the last: one that is looked at late has moved on, so that a
+    // difference is at most too small, whatever comes between two looks.
+    const uint64_t pushed_bytes = lane->pushed_bytes.Get();
     const uint64_t pushed = lane->pushed.load(std::memory_order_acquire);
+    const uint64_t flushed = lane->Flushed();
+    const uint64_t flushed_bytes = lane->flushed_bytes.Get();
+    const uint64_t released = lane->released.load(std::memory_order_acquire);
+    const auto between = [](uint64_t from, uint64_t to) { return to > from ? to - from : 0; };
     stats.deferred += pushed;
-    stats.pending_ranges += pushed - flushed;
-    stats.pending_bytes += lane->pushed_bytes.Get() - bytes;
-    stats.parked_ranges += flushed - released;
+    stats.pending_ranges += between(flushed, pushed);
+    stats.pending_bytes += between(flushed_bytes, pushed_bytes);
+    stats.parked_ranges += between(released, std::min(flushed, pushed));
     stats.peak_pending_ranges += lane->peak.Get();
     stats.lock_waits += lane->waits.load(std::memory_order_relaxed);
     stats.releases += lane->releases.Get();

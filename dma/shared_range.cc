@@ -17,6 +17,7 @@
 namespace dmakit::dma {
 
 using internal::Annotate;
+using internal::Reword;
 using internal::SharedRecord;
 using internal::SpaceState;
 using internal::TopologyMutex;
@@ -195,10 +196,10 @@ absl::Status SharedRange::Map(MemoryView memory) {
                                  internal::View(use.domain->name()), "'"));
     if (absl::Status undo = record.translation.Remove(); !undo.ok()) {
       HoldRecord(absl::StrCat("undoing a failed map: ", undo.message()));
-      s = absl::Status(s.code(), absl::StrCat(s.message(),
-                                              "; undoing that failed too, so it is in "
-                                              "quarantine: ",
-                                              undo.message()));
+      s = Reword(s, absl::StrCat(s.message(),
+                                 "; undoing that failed too, so it is in "
+                                 "quarantine: ",
+                                 undo.message()));
     }
     return s;
   }

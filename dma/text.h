@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -18,9 +19,19 @@ inline std::string_view Message(const absl::Status& status) {
   return {status.message().data(), status.message().size()};
 }
 
-// "<prefix>: <message>", code kept.
+// The same error in other words: code and payloads (which tell programs what a message tells
+// people) stay.
+inline absl::Status Reword(const absl::Status& status, absl::string_view message) {
+  absl::Status result(status.code(), message);
+  status.ForEachPayload([&result](absl::string_view type, const absl::Cord& payload) {
+    result.SetPayload(type, payload);
+  });
+  return result;
+}
+
+// "<prefix>: <message>".
 inline absl::Status Annotate(const absl::Status& status, std::string_view prefix) {
-  return absl::Status(status.code(), absl::StrCat(View(prefix), ": ", status.message()));
+  return Reword(status, absl::StrCat(View(prefix), ": ", status.message()));
 }
 
 }  // namespace dmakit::dma::internal

@@ -40,10 +40,9 @@ absl::Status Translation::Unmap(const Domain* only) {
     if (part.mapped == 0 || (only != nullptr && part.domain != only)) continue;
     absl::StatusOr<Bytes> removed = part.domain->Unmap(range_);
     if (!removed.ok()) {
-      first.Update(
-          absl::Status(removed.status().code(),
-                       absl::StrCat("domain '", View(part.domain->name()), "': unmap of ",
-                                    ToString(range_), " failed: ", removed.status().message())));
+      first.Update(Reword(removed.status(),
+                          absl::StrCat("domain '", View(part.domain->name()), "': unmap of ",
+                                       ToString(range_), " failed: ", removed.status().message())));
       continue;
     }
     const uint64_t asked = part.mapped;

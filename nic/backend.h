@@ -36,6 +36,13 @@ class Nic {
   // value and rule.
   virtual absl::StatusOr<std::unique_ptr<Port>> Open(dma::AddressSpace& space,
                                                      const PortOptions& options) = 0;
+  // Accesses that the translation refused until now, and the first of them in words. For silicon
+  // that is what the kernel has logged, which is evidence and no count: it leaves lines out.
+  struct Faults {
+    uint64_t count = 0;
+    std::vector<std::string> words{};
+  };
+  virtual Faults CollectFaults() { return {}; }
   // Software NICs only; nullptr on silicon.
   virtual Model* model() { return nullptr; }
   virtual dma::SoftwareIommu* iommu() { return nullptr; }

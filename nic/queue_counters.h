@@ -17,7 +17,7 @@ enum class TxVerdict : uint8_t { kGood, kEmpty, kTooLong, kTooManyPieces, kDoesN
 
 struct RxCounters {
   Counter frames, bytes, bad_fcs, truncated, bad_completions, refill_failed, skipped;
-  Counter left_at_stop, doorbells, posted, kept;
+  Counter left_at_stop, doorbells, ring_allocations, info_maps, posted, kept;
 
   // device_no_buffer and device_error are the driver's to add.
   RxQueueStats Get() const {
@@ -31,6 +31,8 @@ struct RxCounters {
     s.skipped = skipped.Get();
     s.left_at_stop = left_at_stop.Get();
     s.doorbells = doorbells.Get();
+    s.ring_allocations = ring_allocations.Get();
+    s.info_maps = info_maps.Get();
     s.posted = posted.Get();
     s.kept = kept.Get();
     s.dropped = s.bad_fcs + s.truncated + s.bad_completions;
@@ -40,7 +42,8 @@ struct RxCounters {
 
 struct TxCounters {
   Counter frames, bytes, too_long, too_many_segments, empty, unsupported_offload;
-  Counter addressing_failed, device_errors, bad_completions, ring_full, doorbells, in_flight;
+  Counter addressing_failed, device_errors, bad_completions, ring_full, doorbells;
+  Counter ring_allocations, list_maps, in_flight;
 
   // Of why a packet cannot be sent; nullptr: it can.
   Counter* Reason(TxVerdict verdict) {
@@ -73,6 +76,8 @@ struct TxCounters {
     s.bad_completions = bad_completions.Get();
     s.ring_full = ring_full.Get();
     s.doorbells = doorbells.Get();
+    s.ring_allocations = ring_allocations.Get();
+    s.list_maps = list_maps.Get();
     s.in_flight = in_flight.Get();
     s.dropped = s.too_long + s.too_many_segments + s.empty + s.unsupported_offload +
                 s.addressing_failed + s.device_errors;

@@ -28,7 +28,9 @@ struct RxQueueStats {
   uint64_t skipped = 0;           // buffers the device gave back unused
   uint64_t left_at_stop = 0;      // frames received and not yet asked for when the port stopped
   uint64_t doorbells = 0;
-  uint64_t posted = 0;        // now: buffers the device holds
+  uint64_t ring_allocations = 0;  // coherent ones, for rings; one each time a ring is set up
+  uint64_t info_maps = 0;         // made for info buffers beside a ring: one if they are coherent
+  uint64_t posted = 0;            // now: buffers the device holds
   uint64_t kept = 0;          // now: received before a change of the port, and not asked for yet
   uint64_t device_error = 0;  // now: not 0 when the device has stopped the queue by itself
 };
@@ -48,8 +50,10 @@ struct TxQueueStats {
   uint64_t bad_completions = 0;
   uint64_t ring_full = 0;  // Transmit calls that left packets behind
   uint64_t doorbells = 0;
-  uint64_t in_flight = 0;     // now: packets
-  uint64_t device_error = 0;  // now: not 0 when the device has stopped the queue by itself
+  uint64_t ring_allocations = 0;  // as above
+  uint64_t list_maps = 0;         // made for gather lists: one a ring if they are coherent
+  uint64_t in_flight = 0;         // now: packets
+  uint64_t device_error = 0;      // now: not 0 when the device has stopped the queue by itself
 };
 
 struct QueueStats {

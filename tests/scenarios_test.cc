@@ -118,6 +118,7 @@ TEST_CASE("every test that docs/scenarios.md names exists, and every chapter is 
                                                     {"Bounce buffering and sync", 4},
                                                     {"Fragment and object allocators", 10},
                                                     {"Map/unmap discipline in drivers", 9},
+                                                    {"The kernel's IOMMU", 5},
                                                     {"Rings, completions and refill", 12}});
 }
 

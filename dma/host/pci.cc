@@ -3,6 +3,7 @@
 #include "dma/host/pci.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
@@ -235,15 +236,10 @@ bool IsBridge(const fs::path& device) {
   return code && *code >> 16 == kBridgeClass;
 }
 
-std::optional<IommuGroup> ReadGroup(const fs::path& device, Problems& problems) {
-  const std::string name = LinkName(device / "iommu_group", problems);
-  if (name.empty()) return std::nullopt;
-  IommuGroup group;
-  if (!Parse(std::string_view(name), 10, group.number)) {
-    problems.push_back(absl::StrCat("iommu_group: \"", absl::CHexEscape(name), "\" is no number"));
-    return std::nullopt;
-  }
-  const fs::path members = device / "iommu_group" / "devices";
+// `group`: its directory.
+std::vector<IommuGroupMember> ReadMembers(const fs::path& group, Problems& problems) {
+  std::vector<IommuGroupMember> all;
+  const fs::path members = group / "devices";
   for (const std::string& address : List(members)) {
     Problems own;
     IommuGroupMember member;
@@ -255,8 +251,20 @@ std::optional<IommuGroup> ReadGroup(const fs::path& device, Problems& problems) 
     for (const std::string& problem : own) {
       problems.push_back(absl::StrCat("iommu_group/devices/", address, ": ", problem));
     }
-    group.members.push_back(std::move(member));
+    all.push_back(std::move(member));
   }
+  return all;
+}
+
+std::optional<IommuGroup> ReadGroup(const fs::path& device, Problems& problems) {
+  const std::string name = LinkName(device / "iommu_group", problems);
+  if (name.empty()) return std::nullopt;
+  IommuGroup group;
+  if (!Parse(std::string_view(name), 10, group.number)) {
+    problems.push_back(absl::StrCat("iommu_group: \"", absl::CHexEscape(name), "\" is no number"));
+    return std::nullopt;
+  }
+  group.members = ReadMembers(device / "iommu_group", problems);
   if (group.members.empty()) {
     problems.push_back(absl::StrCat("iommu_group: group ", group.number, " lists no devices"));
   }
@@ -288,6 +296,19 @@ PciDevice ReadDevice(const fs::path& path, const Network& network) {
 
 bool IsVfioDriver(const std::string& driver) {
   return driver == "vfio-pci" || driver.ends_with("-vfio-pci") || driver.ends_with("_vfio_pci");
+}
+
+bool IsPciAddress(std::string_view text) {
+  const auto hex = [](std::string_view digits) {
+    return std::all_of(digits.begin(), digits.end(),
+                       [](unsigned char c) { return std::isxdigit(c) != 0; });
+  };
+  // The domain has four digits or more, all else two, and the function is below 8.
+  if (text.size() < 12 || text.size() > 16) return false;
+  const std::string_view tail = text.substr(text.size() - 8);
+  return hex(text.substr(0, text.size() - 8)) && tail[0] == ':' && hex(tail.substr(1, 2)) &&
+         tail[3] == ':' && hex(tail.substr(4, 2)) && tail[6] == '.' && tail[7] >= '0' &&
+         tail[7] <= '7';
 }
 
 bool IommuGroupMember::harmless() const {
@@ -327,6 +348,26 @@ absl::StatusOr<PciInventory> SysfsPci::Scan() {
     }
   }
   return inventory;
+}
+
+absl::StatusOr<PciDevice> SysfsPci::Device(const std::string& address) const {
+  const fs::path path = fs::path(options_.sysfs) / "bus" / "pci" / "devices" / address;
+  std::error_code error;
+  if (!IsPciAddress(address) || !fs::is_directory(path, error)) {
+    return absl::NotFoundError(absl::StrCat("no PCI device ", path.string()));
+  }
+  return ReadDevice(path, Network{});
+}
+
+absl::StatusOr<IommuGroup> SysfsPci::Group(uint32_t number) const {
+  const fs::path path =
+      fs::path(options_.sysfs) / "kernel" / "iommu_groups" / std::to_string(number);
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    return absl::NotFoundError(absl::StrCat("no IOMMU group ", path.string()));
+  }
+  Problems ignored;
+  return IommuGroup{number, ReadMembers(path, ignored)};
 }
 
 }  // namespace dmakit::dma::host

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -71,6 +72,9 @@ struct PciInventory {
 // Of VFIO, as the name of a driver.
 bool IsVfioDriver(const std::string& driver);
 
+// In full: "0000:00:04.0".
+bool IsPciAddress(std::string_view text);
+
 class PciBus {
  public:
   virtual ~PciBus() = default;
@@ -97,6 +101,10 @@ class SysfsPci final : public PciBus {
   SysfsPci() : SysfsPci(Options{}) {}
 
   absl::StatusOr<PciInventory> Scan() override;
+
+  // One device, of any kind, and one group. NotFound: there is none.
+  absl::StatusOr<PciDevice> Device(const std::string& address) const;
+  absl::StatusOr<IommuGroup> Group(uint32_t number) const;
 
  private:
   const Options options_;

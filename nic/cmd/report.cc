@@ -135,10 +135,8 @@ Totals ComputeTotals(const RunRecord& run) {
     t.dma_unmaps += nic->domain.unmaps;
     t.iotlb_invalidations += nic->domain.invalidations;
     t.live_mappings_at_exit += nic->domain.live_mappings;
-    if (nic->walks) {
-      t.iommu_walks += nic->walks->walks;
-      t.iommu_faults += nic->walks->faults;
-    }
+    if (nic->walks) t.iommu_walks += nic->walks->walks;
+    t.iommu_faults += nic->fault_count;
   }
   t.audit_errors = run.rig.audit_summary.errors;
   t.pool_bytes = Sum(run, [](auto& q) { return q.pool.bytes_peak; });

@@ -46,8 +46,13 @@ NicReport Report(Nic& nic, PortStats port) {
     report.violations = model->violations();
     if (report.violations.size() > kWords) report.violations.resize(kWords);
   }
+  Nic::Faults collected = nic.CollectFaults();
+  report.fault_count = collected.count;
+  report.faults = std::move(collected.words);
+  if (report.faults.size() > kWords) report.faults.resize(kWords);
   if (dma::SoftwareIommu* const iommu = nic.iommu()) {
     report.walks = iommu->walk_stats();
+    report.fault_count = report.walks->faults;
     for (const auto& fault : iommu->faults()) {
       if (report.faults.size() == kWords) break;
       report.faults.push_back(Describe(fault));
@@ -238,6 +243,8 @@ RigReport Rig::Finish(StopOrder order) {
   StopPorts(order, report);
   PortStats in = in_port_->stats();
   PortStats out = out_port_->stats();
+  // While the audit listens: a device that is gone is not told of any more.
+  for (Nic* const nic : {in_nic_.get(), out_nic_.get()}) nic->CollectFaults();
   report.space = DescribeSpace();
   // The one whose pools end first is not to be returned to any more.
   for (uint32_t q = 0; both_ && q < queues_; ++q) in_port_->SetTxOwner(q, nullptr);

@@ -85,7 +85,8 @@ struct NicReport {
   PortStats port;
   dma::DomainStats domain;  // with nothing of the port left: live_mappings are leaks
   std::optional<dma::SoftwareIommu::WalkStats> walks;  // software NICs only
-  std::vector<std::string> faults;                     // in words, the newest
+  uint64_t fault_count = 0;
+  std::vector<std::string> faults;  // in words, the newest
   uint64_t violation_count = 0;
   std::vector<std::string> violations;  // in words, the first
 };

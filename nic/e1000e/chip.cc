@@ -5,37 +5,51 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "dma/poll.h"
 
 namespace dmakit::nic::e1000e {
 namespace {
 
-constexpr dma::Nanos kMillisecond{1'000'000};
-constexpr dma::Nanos kMasterTime = 80 * kMillisecond;  // sheet 2.1
-constexpr dma::Nanos kQuietTime = 10 * kMillisecond;   // sheet 2.3
-constexpr dma::Nanos kOwnerTime = 20 * kMillisecond;
-constexpr dma::Nanos kResetTime = 100 * kMillisecond;
-constexpr dma::Nanos kPhyTime = 25 * kMillisecond;  // sheet 2.5
-constexpr dma::Nanos kNvmTime = 10 * kMillisecond;
+// Sheet 2.
+constexpr dma::Nanos kMasterTime{80'000'000};
+constexpr dma::Nanos kSettleTime{10'000'000};
+constexpr dma::Nanos kResetTime{1'000'000'000};
+constexpr dma::Nanos kPhyTime{25'000'000};
+constexpr dma::Nanos kNvmTime{10'000'000};
 
-// In the order of DeviceCounters.
-constexpr Reg kCounterRegisters[] = {
-    Reg::kGprc,     Reg::kGptc,    Reg::kMpc,    Reg::kRnbc, Reg::kCrcErrs,
-    Reg::kAlgnErrC, Reg::kSymErrs, Reg::kRxErrC, Reg::kSec,  Reg::kCexterr,
-    Reg::kRlec,     Reg::kRuc,     Reg::kRfc,    Reg::kRoc,  Reg::kRjc,
-};
-static_assert(std::size(kCounterRegisters) == sizeof(DeviceCounters) / sizeof(uint64_t));
+// Any key will do that is not zeros: the usual one, from the RSS specification.
+constexpr uint32_t kRssKey[kRssKeyWords] = {0xda565a6d, 0xc20e5b25, 0x3d256741, 0xb08fa343,
+                                            0xcb2bcad0, 0xb4307bae, 0xa32dcb77, 0x0cf23080,
+                                            0x3bb7426a, 0xfa01acbe};
 
-// Receive-side scaling needs any key that spreads; this one is fixed, so that runs can be repeated.
-constexpr uint32_t kHashKey[kKeyWords] = {0xda56'5a6d, 0xc20e'5b25, 0x3d25'6741, 0xb08f'a343,
-                                          0xcb2b'cad0, 0xb430'7bae, 0xa32d'cb77, 0x0cf2'3080,
-                                          0x3bb7'426a, 0xfa01'acbe};
+void Pause(dma::Waiter& waiter, dma::Nanos time) {
+  (void)dma::PollUntil(waiter, time, [] { return false; });
+}
 
-constexpr uint32_t kLongestShortFrame = 1518;  // without LPE, FCS not counted: one VLAN tag fits
+absl::Status Gone() {
+  return absl::UnavailableError(
+      "its registers read all ones: the device is gone, or its memory space is off");
+}
 
-bool IsStationAddress(const std::array<uint8_t, 6>& mac) {
-  const bool zero = std::all_of(mac.begin(), mac.end(), [](uint8_t b) { return b == 0; });
-  return !zero && (mac[0] & 1) == 0;
+// No new DMA, and what is under way has ended.
+Halt DisableMaster(const dma::MmioRegion& registers, dma::Waiter& waiter, dma::Nanos timeout) {
+  const uint32_t ctrl = registers.Read32(OffsetOf(Reg::kCtrl));
+  if (ctrl == kAllOnes) return Halt::kGone;
+  registers.Write32(OffsetOf(Reg::kCtrl), ctrl | kCtrlMasterDisable);
+  uint32_t status = 0;
+  const bool ended = dma::PollUntil(waiter, timeout, [&] {
+    status = registers.Read32(OffsetOf(Reg::kStatus));
+    return status == kAllOnes || (status & kStatusMasterEnable) == 0;
+  });
+  if (status == kAllOnes) return Halt::kGone;
+  return ended ? Halt::kStopped : Halt::kStillRunning;
+}
+
+// Neither direction starts anything new, and interrupts are masked.
+void SwitchOff(const dma::MmioRegion& registers) {
+  registers.Write32(OffsetOf(Reg::kImc), kAllOnes);
+  registers.Write32(OffsetOf(Reg::kRctl), 0);
+  registers.Write32(OffsetOf(Reg::kTctl), 0);
+  (void)registers.Read32(OffsetOf(Reg::kStatus));  // the writes are there
 }
 
 }  // namespace
@@ -45,255 +59,230 @@ std::string_view Describe(Halt halt) {
     case Halt::kStopped:
       return "stopped";
     case Halt::kStillRunning:
-      return "still mastering the bus when the stop deadline passed";
+      return "still doing DMA when the stop deadline passed";
     case Halt::kGone:
       return "the device is gone: its registers read all ones";
   }
   return "?";
 }
 
-Chip::Chip(dma::Device& device, const dma::MmioRegion& bar0)
-    : device_(&device),
-      bar_(bar0),
-      name_(device.name()),
-      counts_(std::make_unique<std::array<std::atomic<uint64_t>, kCounters>>()) {}
-
-absl::StatusOr<Chip> Chip::Probe(dma::Device& device, const dma::MmioRegion& bar0) {
-  const std::string name(device.name());
-  if (bar0.size() < kBar0Bytes) {
-    return absl::FailedPreconditionError(absl::StrCat(name, ": BAR 0 of ", bar0.size(),
-                                                      " bytes: an 82574L has ", kBar0Bytes,
-                                                      "; check the device's identity"));
+absl::Status Quiesce(const dma::MmioRegion& registers, dma::Waiter& waiter) {
+  SwitchOff(registers);
+  switch (DisableMaster(registers, waiter, kMasterTime)) {
+    case Halt::kStopped:
+      return absl::OkStatus();
+    case Halt::kGone:
+      return Gone();
+    case Halt::kStillRunning:
+      break;
   }
-  Chip chip(device, bar0);
-  if (chip.gone()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        name, ": ", std::string(Describe(Halt::kGone)), "; is its memory space enabled?"));
-  }
-  return chip;
-}
-
-void Chip::Sleep(dma::Nanos time) const {
-  (void)dma::PollUntil(device_->waiter(), time, [] { return false; });
+  return absl::DeadlineExceededError(
+      "does not end its DMA (STATUS bit 19 stays set); reset the device through the system");
 }
 
 // --- Reset ---------------------------------------------------------------------------------------
 
-// Sheet 2, 1 to 3. Receive and transmit go first: what is then on its way ends by itself.
-Halt Chip::Stop(dma::Nanos timeout) const {
-  const uint32_t control = Read(Reg::kCtrl);
-  if (control == kAllOnes && gone()) return Halt::kGone;
-  Write(Reg::kImc, kAllOnes);
-  Write(Reg::kRctl, 0);
-  Write(Reg::kTctl, 0);
-  Write(Reg::kCtrl, control | ctrl::kMasterDisable);
-  uint32_t value = 0;
-  const bool answered = dma::PollUntil(device_->waiter(), timeout, [&] {
-    value = Read(Reg::kStatus);
-    return value == kAllOnes || (value & status::kMasterEnable) == 0;
-  });
-  if (value == kAllOnes) return Halt::kGone;
-  return answered ? Halt::kStopped : Halt::kStillRunning;
-}
-
+// QEMU 7.2 keeps rings and enables over a reset: nothing is left to it (sheet 2).
 absl::Status Chip::Reset() {
-  const Halt halt = Stop(kMasterTime);
-  if (halt != Halt::kStopped) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(name_, ": in use before it was set up: ", std::string(Describe(halt)),
-                     "; reset it from outside, or power it off and on"));
+  if (Read(Reg::kStatus) == kAllOnes) return Gone();
+  SwitchOff(registers_);
+  // A device that does not answer this is reset all the same (as the sheet's driver does).
+  (void)DisableMaster(registers_, *waiter_, kMasterTime);
+  Pause(*waiter_, kSettleTime);
+  Write(Reg::kCtrl, Read(Reg::kCtrl) | kCtrlReset);
+  Pause(*waiter_, kSettleTime);
+  const bool ended = dma::PollUntil(*waiter_, kResetTime, [&] {
+    const uint32_t ctrl = Read(Reg::kCtrl);
+    return ctrl == kAllOnes ||
+           ((ctrl & kCtrlReset) == 0 && (Read(Reg::kEecd) & kEecdAutoReadDone) != 0);
+  });
+  if (Read(Reg::kStatus) == kAllOnes) return Gone();
+  if (!ended) {
+    return absl::DeadlineExceededError(
+        "its reset does not end (CTRL bit 26, EECD bit 9); reset the device through the system");
   }
-  Sleep(kQuietTime);
-  if (absl::Status s = ResetMac(); !s.ok()) return s;
-  // A reset need not clear these, nor those of the rings (sheet 2): all are written again.
-  Write(Reg::kImc, kAllOnes);
-  Write(Reg::kRctl, 0);
-  Write(Reg::kTctl, 0);
+  Pause(*waiter_, kPhyTime);
+  SwitchOff(registers_);
+  (void)Read(Reg::kIcr);
   Write(Reg::kRfctl, 0);
-  (void)Read(Reg::kIcr);  // nothing is unmasked: this clears it
-  return ReadAddress();
-}
-
-// Sheet 2, 4 and 5. Firmware that owns the PHY is waited for, but not for ever.
-absl::Status Chip::ResetMac() const {
-  (void)dma::PollUntil(device_->waiter(), kOwnerTime, [&] {
-    const uint32_t owner = Read(Reg::kExtcnfCtrl);
-    if (owner == kAllOnes) return true;
-    Write(Reg::kExtcnfCtrl, owner | kExtcnfMdioOwner);
-    return (Read(Reg::kExtcnfCtrl) & kExtcnfMdioOwner) != 0;
-  });
-  Write(Reg::kCtrl, Read(Reg::kCtrl) | ctrl::kReset);
-  Sleep(kMillisecond);  // it does not answer at first
-  uint32_t control = 0;
-  uint32_t nvm = 0;
-  const bool done = dma::PollUntil(device_->waiter(), kResetTime, [&] {
-    control = Read(Reg::kCtrl);
-    nvm = Read(Reg::kEecd);
-    return control != kAllOnes && (control & ctrl::kReset) == 0 && (nvm & kEecdAutoRead) != 0;
-  });
-  if (!done) {
-    const bool reset = control != kAllOnes && (control & ctrl::kReset) == 0;
-    return absl::UnavailableError(
-        absl::StrCat(name_, ": ", reset ? "its NVM was not read" : "its reset did not end",
-                     " within ", kResetTime / kMillisecond, " ms (CTRL ", absl::Hex(control),
-                     ", EECD ", absl::Hex(nvm), "); try again, or power it off and on"));
+  Write(Reg::kMrqc, 0);
+  Write(Reg::kIvar, 0);
+  Write(Reg::kEiac, 0);
+  Write(Reg::kIam, 0);
+  ClearArray(Reg::kVfta, kVftaWords);
+  ClearArray(Reg::kMta, kMtaWords);
+  for (size_t queue = 0; queue < kMaxQueues; ++queue) {
+    ProgramRx(queue, Iova{0}, 0);
+    ProgramTx(queue, Iova{0}, 0);
   }
-  Write(Reg::kExtcnfCtrl, Read(Reg::kExtcnfCtrl) & ~kExtcnfMdioOwner);
-  Sleep(kPhyTime);
   return absl::OkStatus();
 }
 
-// Sheet 2.7. What the registers hold may be an earlier driver's, so the NVM is asked first.
-absl::Status Chip::ReadAddress() {
-  bool known = true;
-  for (uint32_t word = 0; word < 3 && known; ++word) {
-    uint16_t value = 0;
-    known = ReadNvm(word, value);
-    mac_[word * 2] = static_cast<uint8_t>(value);
-    mac_[word * 2 + 1] = static_cast<uint8_t>(value >> 8);
-  }
-  if (known && IsStationAddress(mac_)) return absl::OkStatus();
-  const uint32_t low = Read(Reg::kRal);
-  const uint32_t high = Read(Reg::kRah);
-  for (unsigned i = 0; i < 6; ++i) {
-    mac_[i] = static_cast<uint8_t>(i < 4 ? low >> (8 * i) : high >> (8 * (i - 4)));
-  }
-  if (low != kAllOnes && (high & kRahValid) != 0 && IsStationAddress(mac_)) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat(name_, ": no station address, neither in the NVM nor in RAL0 ", absl::Hex(low),
-                   " and RAH0 ", absl::Hex(high), "; its NVM must be programmed"));
+void Chip::ClearArray(Reg first, size_t words) const {
+  for (size_t i = 0; i < words; ++i) registers_.Write32(OffsetOf(first) + 4 * i, 0);
 }
 
-bool Chip::ReadNvm(uint32_t word, uint16_t& value) const {
-  Write(Reg::kEerd, word << eerd::kAddressAt | eerd::kStart);
-  uint32_t answer = 0;
-  const bool done = dma::PollUntil(device_->waiter(), kNvmTime, [&] {
-    answer = Read(Reg::kEerd);
-    return (answer & eerd::kDone) != 0;
-  });
-  value = static_cast<uint16_t>(answer >> eerd::kDataAt);
-  return done && answer != kAllOnes;
+// Words 0 to 2, low byte first (sheet 2, step 7).
+absl::Status Chip::ReadMacFromNvm() {
+  for (uint32_t word = 0; word < 3; ++word) {
+    Write(Reg::kEerd, kEerdStart | word << 2);
+    uint32_t value = 0;
+    const bool read = dma::PollUntil(*waiter_, kNvmTime, [&] {
+      value = Read(Reg::kEerd);
+      return (value & kEerdDone) != 0;
+    });
+    if (!read || value == kAllOnes) {
+      return absl::NotFoundError("its NVM does not answer, and RAL0 has no address");
+    }
+    mac_[2 * word] = static_cast<uint8_t>(value >> 16);
+    mac_[2 * word + 1] = static_cast<uint8_t>(value >> 24);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Chip::LoadMac() {
+  // The device has loaded it by itself, or somebody has set another one, which a reset undoes.
+  const uint32_t low = Read(Reg::kRal);
+  const uint32_t high = Read(Reg::kRah);
+  for (size_t i = 0; i < 4; ++i) mac_[i] = static_cast<uint8_t>(low >> (8 * i));
+  for (size_t i = 0; i < 2; ++i) mac_[4 + i] = static_cast<uint8_t>(high >> (8 * i));
+  const auto usable = [this] {
+    return (mac_[0] & 1) == 0 && std::any_of(mac_.begin(), mac_.end(), [](auto b) { return b; });
+  };
+  if ((high & kRahValid) == 0 || !usable()) {
+    if (absl::Status s = ReadMacFromNvm(); !s.ok()) return s;
+    if (!usable()) return absl::NotFoundError("its NVM has no MAC address that a NIC can have");
+  }
+  for (size_t i = 1; i < kReceiveAddresses; ++i) {
+    registers_.Write32(OffsetOf(Reg::kRal) + 8 * i, 0);
+    registers_.Write32(OffsetOf(Reg::kRah) + 8 * i, 0);
+  }
+  Write(Reg::kRal, mac_[0] | mac_[1] << 8 | mac_[2] << 16 | uint32_t{mac_[3]} << 24);
+  Write(Reg::kRah, mac_[4] | mac_[5] << 8 | kRahValid);
+  return absl::OkStatus();
 }
 
 // --- Set-up --------------------------------------------------------------------------------------
 
-void Chip::Configure(const ChipSettings& settings) {
-  // Sheet 2, 82574 specifics.
-  Write(Reg::kGcr, Read(Reg::kGcr) | kGcrErratum22);
-  // Pause frames are neither sent nor obeyed: a port that forwards must not stop others.
-  for (const Reg reg : {Reg::kFcal, Reg::kFcah, Reg::kFct, Reg::kFcttv, Reg::kFcrtl, Reg::kFcrth}) {
-    Write(reg, 0);
+// Sheet 2, "82574 specifics"; TXDCTL is the same in both queues.
+void Chip::Errata() const {
+  for (size_t queue = 0; queue < kMaxQueues; ++queue) {
+    registers_.Write32(OffsetOf(Reg::kTxdctl, queue), kTxdctlFullWriteBack | kTxdctlBit22);
+    const size_t tarc = OffsetOf(Reg::kTarc, queue);
+    const uint32_t value = registers_.Read32(tarc);
+    registers_.Write32(tarc,
+                       (value & ~kTarcBits27To30) | kTarcEnable | (queue == 0 ? kTarcBit26 : 0u));
   }
-  Write(Reg::kVet, kVlanEtherType);
-  Write(Reg::kPba, kRxPacketBuffer);
-  ClearFilters();
-  SetUpSpreading(settings);
-  SetUpInterrupts(settings);
-  Write(Reg::kTipg, kTipgValue);
-  uint32_t control = Read(Reg::kCtrl);
-  control &= ~(ctrl::kMasterDisable | ctrl::kLinkReset | ctrl::kForceSpeed | ctrl::kForceDuplex |
-               ctrl::kReset | ctrl::kRxPause | ctrl::kTxPause | ctrl::kErratum29 | ctrl::kVlanMode |
-               ctrl::kPhyReset);
-  control |= ctrl::kFullDuplex | ctrl::kSetLinkUp | ctrl::kAutoSpeed;
-  if (settings.vlan) control |= ctrl::kVlanMode;
-  Write(Reg::kCtrl, control);
-  // What was counted so far was not for us.
-  for (const Reg reg : kCounterRegisters) (void)Read(reg);
+  Write(Reg::kCtrlExt, (Read(Reg::kCtrlExt) & ~kCtrlExtBit23) | kCtrlExtBit22);
+  Write(Reg::kGcr, Read(Reg::kGcr) | kGcrBit22);
 }
 
-void Chip::ClearFilters() const {
-  for (uint32_t i = 1; i < kAddresses; ++i) {
-    bar_.Write32(OffsetOf(Reg::kRah, i, 8), 0);
-    bar_.Write32(OffsetOf(Reg::kRal, i, 8), 0);
-  }
-  for (uint32_t i = 0; i < kFilterWords; ++i) Write(Reg::kMta, i, 0);
-  for (uint32_t i = 0; i < kFilterWords; ++i) Write(Reg::kVfta, i, 0);
-  Write(Reg::kRal, uint32_t{mac_[0]} | uint32_t{mac_[1]} << 8 | uint32_t{mac_[2]} << 16 |
-                       uint32_t{mac_[3]} << 24);
-  Write(Reg::kRah, uint32_t{mac_[4]} | uint32_t{mac_[5]} << 8 | kRahValid);
-}
-
-// With two receive queues a hash chooses, and takes the place of IP id and checksum in a
-// write-back.
-void Chip::SetUpSpreading(const ChipSettings& settings) const {
-  const bool spread = settings.rx_queues > 1;
-  Write(Reg::kMrqc, 0);
-  for (uint32_t i = 0; i < kKeyWords; ++i) Write(Reg::kRssrk, i, kHashKey[i]);
-  // Every other entry is queue 1's.
-  for (uint32_t i = 0; i < kRetaWords; ++i) {
-    Write(Reg::kReta, i, spread ? uint32_t{kRetaQueue1} << 8 | uint32_t{kRetaQueue1} << 24 : 0);
-  }
-  Write(Reg::kRxcsum, rxcsum::kIp | rxcsum::kTcpUdp | (spread ? rxcsum::kHashForm : 0));
-  Write(Reg::kRfctl, rfctl::kExtended | rfctl::kAckDisable);
-  if (spread) {
-    Write(Reg::kMrqc, mrqc::kHash | mrqc::kTcpIpv4 | mrqc::kIpv4 | mrqc::kTcpIpv6 | mrqc::kIpv6);
-  }
-}
-
-// Vector i is receive queue i's. Its message clears its cause (EIAC) and masks it (EIAME, IAM).
-void Chip::SetUpInterrupts(const ChipSettings& settings) const {
-  uint32_t extended = Read(Reg::kCtrlExt);
-  extended &= ~(ctrl_ext::kErratum23 | ctrl_ext::kEiame | ctrl_ext::kIame | ctrl_ext::kPbaClear);
-  extended |= ctrl_ext::kErratum22;
-  uint32_t causes = 0;
-  uint32_t vectors = 0;
-  uint32_t interval = 0;
-  if (settings.interrupts) {
-    extended |= ctrl_ext::kEiame | ctrl_ext::kPbaClear;
-    interval = static_cast<uint32_t>(std::min<uint64_t>(
-        static_cast<uint64_t>(settings.coalescing.count()) / kEitrNanos, kMaxEitr));
-    for (uint32_t i = 0; i < settings.rx_queues; ++i) {
-      causes |= icr::RxQueue(i);
-      vectors |= ivar::RxVector(i, i);
-    }
-  }
-  Write(Reg::kCtrlExt, extended);
+void Chip::Configure(const Settings& settings) {
+  Errata();
+  uint32_t ctrl = Read(Reg::kCtrl) & ~(kCtrlMasterDisable | kCtrlForceSpeed | kCtrlForceDuplex |
+                                       kCtrlBit29 | kCtrlVlan | kCtrlReset);
+  ctrl |= kCtrlSlu | kCtrlAsde;
+  // Both ways: it also lets transmit entries have a tag inserted.
+  if (settings.vlan_strip) ctrl |= kCtrlVlan;
+  Write(Reg::kCtrl, ctrl);
+  Write(Reg::kRdtr, 0);
+  Write(Reg::kRadv, 0);
+  Write(Reg::kTidv, 0);
+  Write(Reg::kTadv, 0);
   Write(Reg::kItr, 0);
-  for (uint32_t i = 0; i < kVectors; ++i) Write(Reg::kEitr, i, interval);
-  Write(Reg::kIvar, vectors);
-  Write(Reg::kIam, causes);
-  Write(Reg::kEiac, causes);
+  Write(Reg::kRxcsum, kRxcsumIp | kRxcsumL4 | (settings.rx_queues > 1 ? kRxcsumHash : 0u));
+  Write(Reg::kRfctl, kRfctlExtended);
+  SpreadOverQueues(settings.rx_queues);
+  if (settings.interrupts) SetUpInterrupts(settings);
+  (void)Read(Reg::kMissedPackets);  // what was before is nobody's
 }
 
-void Chip::Enable(const ChipSettings& settings) {
-  if (settings.tx_queues != 0) {
-    Write(Reg::kTctl, tctl::kEnable | tctl::kPadShort | tctl::kCollisions | tctl::kDistance |
-                          tctl::kRetransmit);
+void Chip::SpreadOverQueues(uint32_t rx_queues) const {
+  if (rx_queues < 2) return Write(Reg::kMrqc, 0);
+  for (size_t i = 0; i < kRssKeyWords; ++i) {
+    registers_.Write32(OffsetOf(Reg::kRssrk) + 4 * i, kRssKey[i]);
   }
-  if (settings.rx_queues == 0) return;
-  uint32_t control =
-      rctl::kEnable | rctl::kBroadcast | rctl::kStripCrc | BufferSizeBits(settings.buffer_size);
-  if (settings.promiscuous) control |= rctl::kAllUnicast | rctl::kAllMulticast;
-  if (settings.max_frame > kLongestShortFrame) control |= rctl::kLongPackets;
-  Write(Reg::kRctl, control);
+  for (size_t i = 0; i < kRetaWords; ++i) {
+    uint32_t word = 0;
+    for (uint32_t entry = 0; entry < 4; ++entry) {
+      word |= RetaEntry(entry % rx_queues) << (8 * entry);
+    }
+    registers_.Write32(OffsetOf(Reg::kReta) + 4 * i, word);
+  }
+  Write(Reg::kMrqc, kMrqcTwoQueues | kMrqcHashes);
 }
 
-// --- Link and statistics -------------------------------------------------------------------------
+// MSI-X: receive queue i raises vector i. Delivering clears the cause and masks it (EIAC without
+// IAME), until the queue is armed again.
+void Chip::SetUpInterrupts(const Settings& settings) const {
+  constexpr int64_t kUnit = 256;  // nanoseconds
+  const int64_t asked = settings.coalescing.count() / kUnit;
+  const auto interval = static_cast<uint32_t>(std::clamp<int64_t>(asked, 0, 0xffff));
+  uint32_t ivar = 0;
+  uint32_t causes = 0;
+  for (uint32_t queue = 0; queue < settings.rx_queues; ++queue) {
+    ivar |= IvarRx(queue, queue);
+    causes |= RxCause(queue);
+    registers_.Write32(OffsetOf(Reg::kEitr) + 4 * queue, interval);
+  }
+  Write(Reg::kIvar, ivar);
+  Write(Reg::kEiac, causes);
+  Write(Reg::kCtrlExt, (Read(Reg::kCtrlExt) & ~(kCtrlExtIame | kCtrlExtEiame)) | kCtrlExtPbaClear);
+}
+
+void Chip::ProgramRx(size_t queue, Iova base, uint64_t bytes) const {
+  registers_.Write32(OffsetOf(Reg::kRdbal, queue), static_cast<uint32_t>(base.value()));
+  registers_.Write32(OffsetOf(Reg::kRdbah, queue), static_cast<uint32_t>(base.value() >> 32));
+  registers_.Write32(OffsetOf(Reg::kRdlen, queue), static_cast<uint32_t>(bytes));
+  registers_.Write32(OffsetOf(Reg::kRdh, queue), 0);
+  registers_.Write32(OffsetOf(Reg::kRdt, queue), 0);
+}
+
+void Chip::ProgramTx(size_t queue, Iova base, uint64_t bytes) const {
+  registers_.Write32(OffsetOf(Reg::kTdbal, queue), static_cast<uint32_t>(base.value()));
+  registers_.Write32(OffsetOf(Reg::kTdbah, queue), static_cast<uint32_t>(base.value() >> 32));
+  registers_.Write32(OffsetOf(Reg::kTdlen, queue), static_cast<uint32_t>(bytes));
+  registers_.Write32(OffsetOf(Reg::kTdh, queue), 0);
+  registers_.Write32(OffsetOf(Reg::kTdt, queue), 0);
+}
+
+void Chip::EnableTx() const {
+  Write(Reg::kTctl, kTctlEnable | kTctlPadShort | kTctlCollisions | kTctlRetransmitLate);
+}
+
+void Chip::EnableRx(const Settings& settings) const {
+  Write(Reg::kRctl, kRctlEnable | kRctlUnicastPromiscuous | kRctlMulticastPromiscuous |
+                        kRctlBroadcast | kRctlStripCrc |
+                        (settings.long_packets ? kRctlLongPackets : 0u));
+}
+
+bool Chip::WaitForLink(dma::Nanos limit) const {
+  return dma::PollUntil(*waiter_, limit, [this] { return link_up(); });
+}
 
 bool Chip::link_up() const {
-  const uint32_t value = Read(Reg::kStatus);
-  return value != kAllOnes && (value & status::kLinkUp) != 0;
+  const uint32_t status = Read(Reg::kStatus);
+  return status != kAllOnes && (status & kStatusLinkUp) != 0;
 }
 
-bool Chip::WaitForLink(dma::Nanos timeout) const {
-  return dma::PollUntil(device_->waiter(), timeout, [&] { return link_up() || gone(); }) &&
-         link_up();
+// --- Stop ----------------------------------------------------------------------------------------
+
+void Chip::MaskInterrupts() const {
+  Write(Reg::kImc, kAllOnes);
+  Write(Reg::kIvar, 0);
 }
 
-void Chip::Collect() const {
-  for (size_t i = 0; i < kCounters; ++i) {
-    const uint32_t seen = Read(kCounterRegisters[i]);
-    if (seen == 0) continue;
-    if (seen == kAllOnes && gone()) return;
-    (*counts_)[i].fetch_add(seen, std::memory_order_relaxed);
+Halt Chip::Stop(dma::Nanos timeout) const {
+  SwitchOff(registers_);
+  return DisableMaster(registers_, *waiter_, timeout);
+}
+
+uint64_t Chip::dropped(bool read) const {
+  if (read) {
+    const uint32_t missed = Read(Reg::kMissedPackets);
+    if (missed != kAllOnes) dropped_.fetch_add(missed, std::memory_order_relaxed);
   }
-}
-
-DeviceCounters Chip::counters() const {
-  Collect();
-  const auto at = [&](size_t i) { return (*counts_)[i].load(std::memory_order_relaxed); };
-  return {at(0), at(1), at(2),  at(3),  at(4),  at(5),  at(6), at(7),
-          at(8), at(9), at(10), at(11), at(12), at(13), at(14)};
+  return dropped_.load(std::memory_order_relaxed);
 }
 
 }  // namespace dmakit::nic::e1000e

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Chip: what is one for the whole 82574L and not a queue's (e1000e sheet 1, 2): reset, address,
-// filters, offloads, link, interrupts, statistics, and making the device let go. It trusts nothing
-// that an earlier driver left in a register. PCI, bus mastering included, is somebody else's.
-//
-// Set-up and stop: one control thread. Link and statistics: any thread.
+// Chip: an 82574L apart from its queues: a reset that trusts nothing which an earlier driver left,
+// the MAC address, what it accepts, the registers of its rings, interrupts, link and statistics,
+// and how it is made to let go of memory (e1000e sheet 1, 2). Set-up and stop: one control thread.
+// link_up and dropped: any thread, while registers are there.
 #ifndef DMAKIT_NIC_E1000E_CHIP_H_
 #define DMAKIT_NIC_E1000E_CHIP_H_
 
@@ -12,115 +11,90 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "dma/device.h"
 #include "dma/mmio.h"
+#include "dma/poll.h"
 #include "dma/types.h"
+#include "iova/types.h"
 #include "nic/e1000e/registers.h"
 
 namespace dmakit::nic::e1000e {
 
-// What the device counts, for all of its queues together, since the driver was made.
-struct DeviceCounters {
-  uint64_t good_received = 0;     // GPRC
-  uint64_t good_transmitted = 0;  // GPTC
-  uint64_t missed = 0;            // MPC: lost, the packet buffer was full
-  // RNBC: came while no buffer was there; may have waited in the packet buffer and not be lost.
-  uint64_t no_buffer = 0;
-  uint64_t crc_errors = 0;
-  uint64_t alignment_errors = 0;
-  uint64_t symbol_errors = 0;
-  uint64_t receive_errors = 0;
-  uint64_t sequence_errors = 0;
-  uint64_t carrier_errors = 0;
-  uint64_t length_errors = 0;
-  uint64_t undersize = 0;
-  uint64_t fragments = 0;  // undersize, with a bad CRC
-  uint64_t oversize = 0;
-  uint64_t jabbers = 0;  // oversize, with a bad CRC
-};
-
-struct ChipSettings {
-  uint32_t rx_queues = 1;
-  uint32_t tx_queues = 1;
-  uint32_t buffer_size = 2048;  // IsBufferSize
-  uint32_t max_frame = 1518;    // bytes, without FCS
-  bool vlan = false;            // strip and insert: one bit for both
-  bool promiscuous = true;
-  bool interrupts = false;
-  dma::Nanos coalescing{0};
-};
-
 enum class Halt : uint8_t {
-  kStopped,       // the device owns nothing any more
+  kStopped,       // the device does no DMA any more
   kStillRunning,  // the time is up
   kGone,          // registers read all ones
 };
 std::string_view Describe(Halt halt);
 
+// Ends whatever DMA the device does, without a reset: to be called before bus mastering is switched
+// on for a device that somebody else has used. DeadlineExceeded; Unavailable if it is gone.
+absl::Status Quiesce(const dma::MmioRegion& registers, dma::Waiter& waiter);
+
 class Chip {
  public:
-  // Reads one register. FailedPrecondition: there is no such device behind `bar0`. Device and
-  // registers outlive it.
-  static absl::StatusOr<Chip> Probe(dma::Device& device, const dma::MmioRegion& bar0);
+  // Registers and waiter outlive the chip. `registers` is BAR 0.
+  Chip(const dma::MmioRegion& registers, dma::Waiter& waiter)
+      : registers_(registers), waiter_(&waiter) {}
+  Chip(Chip&& other) noexcept
+      : registers_(other.registers_),
+        waiter_(other.waiter_),
+        mac_(other.mac_),
+        dropped_(other.dropped_.load(std::memory_order_relaxed)) {}
 
-  dma::Device& device() const { return *device_; }
-  const std::string& name() const { return name_; }
-  dma::MmioRegion bar() const { return bar_; }
-  dma::MmioRegion rx_registers(uint32_t queue) const {
-    return bar_.Sub(RxQueueAt(queue), kQueueBytes);
-  }
-  dma::MmioRegion tx_registers(uint32_t queue) const {
-    return bar_.Sub(TxQueueAt(queue), kQueueBytes);
-  }
-
-  // Sheet 2, 1 to 7: everything off, then reset, then the device's own address is known.
+  // Sheet 2, steps 1 to 6, and every register that a reset may have left: afterwards both
+  // directions are off, interrupts masked, filters empty. Errors: Unavailable (gone),
+  // DeadlineExceeded (the reset does not end).
   absl::Status Reset();
-  // Sheet 2, 8 and 9 and what belongs to no ring. Everything is still off.
-  void Configure(const ChipSettings& settings);
-  // The rings are programmed.
-  void Enable(const ChipSettings& settings);
-  // Whether there is a link, waiting for it up to `timeout`.
-  bool WaitForLink(dma::Nanos timeout) const;
-  bool link_up() const;
-  bool gone() const { return Read(Reg::kStatus) == kAllOnes; }
+  // Reads the MAC address (step 7) and writes it to the first receive address. NotFound if the
+  // device has none.
+  absl::Status LoadMac();
+  const std::array<uint8_t, 6>& mac() const { return mac_; }
 
-  // Masks interrupts, stops both directions, and waits until the device masters the bus no more.
+  struct Settings {
+    uint32_t rx_queues = 1;
+    uint32_t tx_queues = 1;
+    bool vlan_strip = false;
+    bool long_packets = false;
+    bool interrupts = false;
+    dma::Nanos coalescing{0};
+  };
+  // What is the same for all queues, both directions still off.
+  void Configure(const Settings& settings);
+  // Base and length, head and tail 0. `bytes`: of the ring.
+  void ProgramRx(size_t queue, Iova base, uint64_t bytes) const;
+  void ProgramTx(size_t queue, Iova base, uint64_t bytes) const;
+  void EnableTx() const;
+  // Everything is accepted: this is a driver that forwards.
+  void EnableRx(const Settings& settings) const;
+  // For `limit` at most. False: it is still down, which is no error; frames wait.
+  bool WaitForLink(dma::Nanos limit) const;
+
+  void MaskInterrupts() const;
+  // Both directions off, and no DMA any more. Until `timeout`.
   Halt Stop(dma::Nanos timeout) const;
 
-  const std::array<uint8_t, 6>& mac() const { return mac_; }
-  DeviceCounters counters() const;
+  bool link_up() const;
+  // Frames that the device had no room for, since this object was made. Reads a register that
+  // clears itself: `read` only while the device is in use.
+  uint64_t dropped(bool read) const;
+  const dma::MmioRegion& registers() const { return registers_; }
 
  private:
-  static constexpr size_t kCounters = sizeof(DeviceCounters) / sizeof(uint64_t);
+  uint32_t Read(Reg reg) const { return registers_.Read32(OffsetOf(reg)); }
+  void Write(Reg reg, uint32_t value) const { registers_.Write32(OffsetOf(reg), value); }
+  void ClearArray(Reg first, size_t words) const;
+  absl::Status ReadMacFromNvm();
+  void SpreadOverQueues(uint32_t rx_queues) const;
+  void SetUpInterrupts(const Settings& settings) const;
+  void Errata() const;
 
-  Chip(dma::Device& device, const dma::MmioRegion& bar0);
-  uint32_t Read(Reg reg) const { return bar_.Read32(OffsetOf(reg)); }
-  void Write(Reg reg, uint32_t value) const { bar_.Write32(OffsetOf(reg), value); }
-  void Write(Reg reg, uint32_t index, uint32_t value) const {
-    bar_.Write32(OffsetOf(reg, index), value);
-  }
-  // What is waited for by the sheet without anything to look at.
-  void Sleep(dma::Nanos time) const;
-  absl::Status ResetMac() const;
-  absl::Status ReadAddress();
-  bool ReadNvm(uint32_t word, uint16_t& value) const;
-  void ClearFilters() const;
-  void SetUpSpreading(const ChipSettings& settings) const;
-  void SetUpInterrupts(const ChipSettings& settings) const;
-  // The registers count from zero after each look: their counts are added up here.
-  void Collect() const;
-
-  dma::Device* device_;
-  dma::MmioRegion bar_;
-  std::string name_;
+  dma::MmioRegion registers_;
+  dma::Waiter* waiter_;
   std::array<uint8_t, 6> mac_{};
-  std::unique_ptr<std::array<std::atomic<uint64_t>, kCounters>> counts_;
+  mutable std::atomic<uint64_t> dropped_{0};
 };
 
 }  // namespace dmakit::nic::e1000e

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RxChain: the buffers of a frame that takes more than one, until its last one has come. What is
-// wrong with the frame ends it: the buffers it had are given up, and those still to come are told
-// to be dropped, up to the end of the packet. Thread: the queue's.
+// RxChain: the buffers of a frame whose last entry has not come yet (e1000e sheet 3.6). They are
+// bounded by what a packet can have. Between two frames it is empty. Thread: the queue's.
 #ifndef DMAKIT_NIC_E1000E_RX_CHAIN_H_
 #define DMAKIT_NIC_E1000E_RX_CHAIN_H_
 
@@ -16,50 +15,49 @@ namespace dmakit::nic::e1000e {
 
 class RxChain {
  public:
-  // No frame is begun, and none is being dropped.
-  bool idle() const { return count_ == 0 && !dropping_; }
-  bool dropping() const { return dropping_; }
-  uint32_t count() const { return count_; }
-  uint32_t length() const { return length_; }
-  bool full() const { return count_ == Packet::kMaxSegments; }
-
-  // While it is not full.
-  void Add(const RxBuffer& buffer, uint32_t length) {
-    pieces_[count_++] = {buffer, length};
-    length_ += length;
+  bool empty() const { return count_ == 0; }
+  // Whether a part of `length` bytes may follow, in a frame of at most `max_frame`.
+  bool Takes(uint32_t length, uint32_t max_frame) const {
+    return (count_ < buffers_.size() || length == 0) && bytes_ + length <= max_frame;
   }
 
-  // All of it as a packet; there is at least one piece. The buffers are the packet's.
-  template <typename Source>
-  void Finish(Source& source, Packet& packet) {
+  // A part that Takes. One without bytes goes back: a last entry may hold nothing but a CRC, which
+  // was stripped.
+  template <RxBufferSource Source>
+  void Add(Source& source, const RxBuffer& buffer, uint32_t length) {
+    if (length == 0) return source.Put(buffer);
+    buffers_[count_] = buffer;
+    lengths_[count_++] = length;
+    bytes_ += length;
+  }
+  // All parts are there: hands them over as `packet`, which has no more than them.
+  template <RxBufferSource Source>
+  void Assemble(Source& source, Packet& packet) {
     for (uint32_t i = 0; i < count_; ++i) {
-      const auto& [buffer, length] = pieces_[i];
-      source.OnReceived(buffer, length);
-      packet.segments[i] = {buffer.page, buffer.offset, length};
+      const RxBuffer& part = buffers_[i];
+      source.OnReceived(part, lengths_[i]);
+      const Segment segment = {part.page, part.offset, lengths_[i]};
+      if (i == 0) {
+        packet.ResetTo(segment);
+      } else {
+        (void)packet.Append(segment);  // there are at most as many
+      }
     }
-    packet.segment_count = static_cast<uint16_t>(count_);
-    packet.length = length_;
-    packet.tx = TxFlags::kNone;
-    count_ = length_ = 0;
+    Forget();
   }
-
-  // Gives the buffers back. `last`: the frame has ended.
-  template <typename Source>
-  void Break(Source& source, bool last) {
-    for (uint32_t i = 0; i < count_; ++i) source.Put(pieces_[i].buffer);
-    count_ = length_ = 0;
-    dropping_ = !last;
+  template <RxBufferSource Source>
+  void Drop(Source& source) {
+    for (uint32_t i = 0; i < count_; ++i) source.Put(buffers_[i]);
+    Forget();
   }
 
  private:
-  struct Piece {
-    RxBuffer buffer;
-    uint32_t length = 0;
-  };
-  std::array<Piece, Packet::kMaxSegments> pieces_;
+  void Forget() { count_ = bytes_ = 0; }
+
   uint32_t count_ = 0;
-  uint32_t length_ = 0;
-  bool dropping_ = false;
+  uint32_t bytes_ = 0;
+  std::array<RxBuffer, Packet::kMaxSegments> buffers_{};
+  std::array<uint32_t, Packet::kMaxSegments> lengths_{};
 };
 
 }  // namespace dmakit::nic::e1000e

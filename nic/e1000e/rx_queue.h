@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RxQueue: one receive ring of extended entries (e1000e sheet 3.2). Buffers come from a source, are
-// posted, come back written over as packets of one or more segments, and are replaced; one slot of
-// the ring stays unused, as a full ring would look empty.
+// RxQueue: one receive ring of extended entries (e1000e sheet 3, 3.2, 3.6). Buffers come from a
+// source, are posted, come back in order with their DD bit, and are replaced; one entry of the ring
+// stays unused. A frame longer than a buffer comes in several entries, of which all but the last
+// are full; it becomes a packet of as many segments.
 //
-//   slots   free           posted: the device owns them               free
-//          |      |  to_clean_ ............................  to_use_ |      |
+//   entries  free           posted: the device owns them               free
+//           |      |  to_clean_ ............................  to_use_ |      |
 //
-// The device is not trusted: an entry's status is read once, its length checked against what was
-// posted, and nothing else of it is believed. A frame that cannot be is counted and its buffers are
-// posted again.
+// The device is not trusted: every length is read once and checked; a chain that cannot be is
+// dropped up to its end, and counted.
 //
-// Receive, Arm: one thread at a time. The rest: one control thread, while nobody receives.
+// Receive, Arm: one thread at a time. The rest: one control thread.
 #ifndef DMAKIT_NIC_E1000E_RX_QUEUE_H_
 #define DMAKIT_NIC_E1000E_RX_QUEUE_H_
 
@@ -22,13 +22,13 @@
 #include <utility>
 
 #include "dma/mmio.h"
+#include "dma/ring_pool.h"
 #include "frag/returner.h"
 #include "nic/e1000e/descriptors.h"
 #include "nic/e1000e/registers.h"
-#include "nic/e1000e/rings.h"
+#include "nic/e1000e/ring_slots.h"
 #include "nic/e1000e/rx_chain.h"
 #include "nic/e1000e/rx_flags.h"
-#include "nic/e1000e/rx_interrupt.h"
 #include "nic/kept_packets.h"
 #include "nic/packet.h"
 #include "nic/queue.h"
@@ -37,33 +37,31 @@
 
 namespace dmakit::nic::e1000e {
 
-struct RxSettings {
-  uint32_t buffer_size = 2048;  // what RCTL says; buffers of the source hold at least that
-  uint32_t max_frame = 1518;    // bytes, without FCS; at most kMaxSegments buffers
-  RxForm form = RxForm::kIpId;
-  bool vlan_strip = false;
-};
-
 template <RxBufferSource Source>
 class RxQueue {
  public:
-  explicit RxQueue(Source source) : source_(std::move(source)) {}
+  // `max_frame`: longer ones are dropped as truncated.
+  RxQueue(uint32_t index, uint32_t max_frame, Source source)
+      : source_(std::move(source)), index_(index), max_frame_(max_frame) {}
 
   // --- Datapath ---
 
   // Hands out up to burst.size() packets and posts as many buffers as it can get. Looks at one lap
-  // of the ring at most, so a device that completes without end cannot hold it.
+  // of entries at most, so a device that completes without end cannot hold it.
   size_t Receive(std::span<Packet> burst) {
     if (!kept_.empty()) [[unlikely]]
       return ReceiveKept(burst);
     size_t got = 0;
     uint64_t bytes = 0;
     const bool watched = watch_.on();
-    for (uint32_t left = posted_; left > 0 && got < burst.size(); --left) {
-      const DescriptorSlot& slot = *ring_.at(to_clean_);
-      const uint32_t status = slot.lower.LoadAcquire();
+    for (uint32_t looked = 0; looked < size_ && got < burst.size(); ++looked) {
+      if (posted_ == 0) break;
+      const RxSlot& slot = *ring_.at(to_clean_);
+      const uint32_t status = slot.status_error.LoadAcquire();
       if ((status & kRxDone) == 0) break;
-      if (Deliver(slot, status, burst[got], watched)) bytes += burst[got++].length;
+      if (Deliver(DecodeRxWriteBack(slot.LoadRest(status), form_), burst[got], watched)) {
+        bytes += burst[got++].length;
+      }
     }
     if (got != 0) {
       counters_.frames.Add(got);
@@ -73,31 +71,36 @@ class RxQueue {
     return got;
   }
 
-  // The interrupt may come from now on. False: there is more to receive, or the queue has no
-  // interrupt (now: it may be stopped).
+  // Unmasks the queue's interrupt, then looks again: what came before is seen here, what comes
+  // after raises it. The cause is cleared first, or frames received long ago would raise it at
+  // once; the read in between has both writes at the device before the look (sheet 3.7). False:
+  // there is more to receive, or the queue has no interrupt (now: it may be stopped).
   bool Arm() {
-    if (!interrupt_.there()) return false;
-    interrupt_.Unmask();
+    if (!interrupts_ || size_ == 0) return false;
+    control_.Write32(OffsetOf(Reg::kIcr), RxCause(index_));
+    control_.Write32(OffsetOf(Reg::kIms), RxCause(index_));
+    (void)control_.Read32(OffsetOf(Reg::kStatus));
     return kept_.empty() && !Ready();
   }
 
   // --- Control ---
 
-  // Takes over an empty ring whose registers are programmed. `registers`: the queue's block.
-  void Attach(Ring ring, const dma::MmioRegion& registers, const RxSettings& settings,
-              RingWatch watch, RxInterrupt interrupt = {}) {
+  // Takes over an empty ring whose registers are programmed. `control`: all registers.
+  void Attach(dma::RingPool<RxSlot> ring, const dma::MmioRegion& control, RingWatch watch,
+              RxForm form, bool interrupts) {
     ring_ = std::move(ring);
-    registers_ = registers;
-    settings_ = settings;
+    control_ = control;
     watch_ = std::move(watch);
-    interrupt_ = interrupt;
-    size_ = ring_.entries;
-    most_posted_ = size_ - 1;
+    form_ = form;
+    interrupts_ = interrupts;
+    size_ = ring_.count();
     if (slots_size_ != size_) slots_ = std::make_unique<RxBuffer[]>(size_);
     slots_size_ = size_;
     to_clean_ = to_use_ = posted_ = 0;
+    dropping_ = false;
+    counters_.ring_allocations.Add();
   }
-  // Once the device receives. Buffers posted.
+  // Once the device may receive. Buffers posted.
   uint32_t Fill() {
     Refill(watch_.on());
     return posted_;
@@ -105,10 +108,11 @@ class RxQueue {
   // The device has let go: gives the posted buffers back. Frames that nobody has asked for are kept
   // for the next Receive, or counted.
   void Reclaim(bool keep) {
-    KeepUnread();
+    if (size_ != 0) TakeUnread(keep);
     if (!keep) DropKept();
-    for (const bool watched = watch_.on(); posted_ > 0; --posted_) {
-      const RxBuffer& buffer = TakeSlot();
+    chain_.Drop(source_);
+    for (const bool watched = watch_.on(); posted_ > 0;) {
+      const RxBuffer buffer = TakeSlot();
       if (watched) [[unlikely]]
         watch_.Completed(buffer.iova, 0);
       source_.Put(buffer);
@@ -116,9 +120,10 @@ class RxQueue {
     Forget();
   }
   // The device may still write to them: buffers stay out, for the pool's end to quarantine them.
-  Ring Abandon() {
+  dma::RingPool<RxSlot> Abandon() {
     DropKept();
-    Ring ring = std::move(ring_);
+    chain_.Drop(source_);  // these the device has completed
+    dma::RingPool<RxSlot> ring = std::move(ring_);
     Forget();
     return ring;
   }
@@ -136,146 +141,132 @@ class RxQueue {
   Source& source() { return source_; }
   // While it is not attached. The old one ends.
   void ReplaceSource(Source source) { source_ = std::move(source); }
+  void SetMaxFrame(uint32_t max_frame) { max_frame_ = max_frame; }
   void MoveKept(RxQueue& to) {
     kept_.MoveTo(to.kept_);
     counters_.kept.Set(0);
     to.counters_.kept.Set(to.kept_.size());
   }
 
-  // Any thread. device_no_buffer and device_error are the driver's to add.
+  // Any thread. device_no_buffer is the driver's to add.
   RxQueueStats stats() const { return counters_.Get(); }
 
  private:
+  bool Ready() const {
+    return posted_ != 0 && (ring_.at(to_clean_)->status_error.LoadAcquire() & kRxDone) != 0;
+  }
   uint32_t Next(uint32_t slot) const { return slot + 1 == size_ ? 0 : slot + 1; }
-  const RxBuffer& TakeSlot() {
-    const RxBuffer& buffer = slots_[to_clean_];
+  RxBuffer TakeSlot() {
+    const RxBuffer buffer = slots_[to_clean_];
     to_clean_ = Next(to_clean_);
+    --posted_;
     return buffer;
   }
-  bool Ready() const {
-    return posted_ != 0 && (ring_.at(to_clean_)->lower.LoadAcquire() & kRxDone) != 0;
-  }
 
-  // Takes the oldest entry, which is done. True: it was the last of a good frame.
-  bool Deliver(const DescriptorSlot& slot, uint32_t status, Packet& packet, bool watched) {
-    const uint32_t length_vlan = slot.upper.Load();
-    const uint32_t length = length_vlan & 0xffff;
-    const uint64_t low = slot.address.Load();
+  // The oldest posted entry is done. True: with it a packet is.
+  bool Deliver(const RxWriteBack& done, Packet& packet, bool watched) {
     const RxBuffer buffer = TakeSlot();
-    --posted_;
     __builtin_prefetch(&slots_[to_clean_]);
+    const uint32_t length = done.length;
     if (watched) [[unlikely]]
       watch_.Completed(buffer.iova, length);
-    if ((status & kRxEndOfPacket) == 0 || !chain_.idle()) [[unlikely]] {
-      if (!DeliverPiece(buffer, status, length, packet)) return false;
-    } else {
-      if (!CheckWhole(status, length)) [[unlikely]] {
-        source_.Put(buffer);
-        return false;
-      }
+    const bool last = (done.status_error & kRxEndOfPacket) != 0;
+    if (last && chain_.empty() && !dropping_ && Good(done, length, buffer)) [[likely]] {
       source_.OnReceived(buffer, length);
       packet.ResetTo({buffer.page, buffer.offset, length});
-    }
-    __builtin_prefetch(packet.segments[0].data());
-    packet.rx = RxFlagsOf(status, settings_.vlan_strip);
-    packet.vlan = static_cast<uint16_t>(length_vlan >> 16);
-    packet.hash_type = static_cast<uint8_t>(low & 0xf);
-    if (settings_.form == RxForm::kHash && packet.hash_type != 0) {
-      packet.hash = static_cast<uint32_t>(low >> 32);
-      packet.rx = packet.rx | RxFlags::kRssHash;
-    }
-    return true;
-  }
-
-  bool CheckWhole(uint32_t status, uint32_t length) {
-    if (length == 0 || length > settings_.buffer_size) [[unlikely]] {
-      counters_.bad_completions.Add();
-    } else if ((status & kRxFrameErrors) != 0) [[unlikely]] {
-      counters_.bad_fcs.Add();
-    } else if (length > settings_.max_frame) [[unlikely]] {
-      counters_.truncated.Add();
-    } else {
+      __builtin_prefetch(packet.segments[0].data());
+      Describe(done, packet);
       return true;
     }
-    return false;
+    return DeliverPart(done, buffer, last, packet);
   }
 
-  // Every entry but the last of a frame is full. Where the stripped FCS was all that the last one
-  // had, that one is empty.
-  [[gnu::noinline]] bool DeliverPiece(const RxBuffer& buffer, uint32_t status, uint32_t length,
-                                      Packet& packet) {
-    const bool last = (status & kRxEndOfPacket) != 0;
-    Counter* reason = nullptr;
-    if (!chain_.dropping()) {
-      if (last ? length > settings_.buffer_size : length != settings_.buffer_size) {
-        reason = &counters_.bad_completions;
-      } else if (last && (status & kRxFrameErrors) != 0) {
-        reason = &counters_.bad_fcs;
-      } else if (chain_.full() || chain_.length() + length > settings_.max_frame) {
-        reason = &counters_.truncated;
-      }
-    }
-    if (reason != nullptr || chain_.dropping()) {
-      if (reason != nullptr) reason->Add();
+  // A frame in one entry, as it should be.
+  bool Good(const RxWriteBack& done, uint32_t length, const RxBuffer& buffer) const {
+    return length != 0 && length <= buffer.capacity && length <= max_frame_ &&
+           (done.status_error & kRxFrameErrors) == 0;
+  }
+
+  // Any other entry. Out of the way of those that are a frame each.
+  [[gnu::noinline]] bool DeliverPart(const RxWriteBack& done, const RxBuffer& buffer, bool last,
+                                     Packet& packet) {
+    if (dropping_) {
       source_.Put(buffer);
-      chain_.Break(source_, last);
+      dropping_ = !last;
       return false;
     }
-    if (length == 0) {
+    if (Counter* const reason = WhyNot(done, buffer, last); reason != nullptr) {
+      reason->Add();
+      chain_.Drop(source_);
       source_.Put(buffer);
-    } else {
-      chain_.Add(buffer, length);
+      dropping_ = !last;
+      return false;
     }
+    chain_.Add(source_, buffer, done.length);
     if (!last) return false;
-    chain_.Finish(source_, packet);
+    chain_.Assemble(source_, packet);
+    Describe(done, packet);
     return true;
   }
 
-  // The write-back lies over the address and the zeros behind it, so both are written each time.
+  // Why the frame that this entry belongs to is dropped; nullptr: it is not, so far.
+  Counter* WhyNot(const RxWriteBack& done, const RxBuffer& buffer, bool last) {
+    const uint32_t length = done.length;
+    // All but the last are full (sheet 3.6).
+    const bool possible = last ? length <= buffer.capacity && (length != 0 || !chain_.empty())
+                               : length == buffer.capacity;
+    if (!possible) return &counters_.bad_completions;
+    if (last && (done.status_error & kRxFrameErrors) != 0) return &counters_.bad_fcs;
+    return chain_.Takes(length, max_frame_) ? nullptr : &counters_.truncated;
+  }
+
+  void Describe(const RxWriteBack& done, Packet& packet) const {
+    packet.rx = RxFlagsOf(done, form_);
+    packet.vlan = done.vlan;
+    packet.hash = done.rss_hash;
+    packet.hash_type = done.rss_type;
+  }
+
   void Refill(bool watched) {
     const uint32_t before = posted_;
-    while (posted_ < most_posted_) {
-      RxBuffer& slot = slots_[to_use_];
-      if (!source_.Take(slot)) {
-        counters_.refill_failed.Add();
-        break;
-      }
-      // The device writes as much as RCTL says, whatever the buffer is.
-      if (slot.capacity < settings_.buffer_size) [[unlikely]] {
-        source_.Put(slot);
+    while (posted_ + 1 < size_) {
+      RxBuffer& buffer = slots_[to_use_];
+      if (!source_.Take(buffer)) {
         counters_.refill_failed.Add();
         break;
       }
       if (watched) [[unlikely]] {
-        watch_.Posted(slot.iova, settings_.buffer_size, dma::Direction::kFromDevice,
+        watch_.Posted(buffer.iova, buffer.capacity, dma::Direction::kFromDevice,
                       RedZonesOf(source_));
       }
-      ring_.at(to_use_)->Store(Encode(RxRead{.address = slot.iova.value()}));
+      ring_.at(to_use_)->Post(buffer.iova.value());
       to_use_ = Next(to_use_);
       ++posted_;
     }
     // Always up to the last one: none waits unseen for more to come.
     if (posted_ != before) {
-      registers_.Write32(OffsetOf(QueueReg::kTail), to_use_);
+      control_.Write32(OffsetOf(Reg::kRdt, index_), to_use_);
       counters_.doorbells.Add();
     }
     counters_.posted.Set(posted_);
   }
 
-  // What the device has completed, and the frame that it had begun.
-  void KeepUnread() {
+  void TakeUnread(bool keep) {
     const bool watched = watch_.on();
+    frag::Returner returner(nullptr);
     Packet packet;
     while (Ready()) {
-      const DescriptorSlot& slot = *ring_.at(to_clean_);
-      if (Deliver(slot, slot.lower.LoadAcquire(), packet, watched)) kept_.Keep(packet);
+      const RxSlot& slot = *ring_.at(to_clean_);
+      const uint32_t status = slot.status_error.LoadAcquire();
+      if (!Deliver(DecodeRxWriteBack(slot.LoadRest(status), form_), packet, watched)) continue;
+      if (keep) {
+        kept_.Keep(packet);
+      } else {
+        ReleaseSegments(packet, returner);
+        counters_.left_at_stop.Add();
+      }
     }
-    EndChain();
     counters_.kept.Set(kept_.size());
-  }
-  void EndChain() {
-    if (chain_.count() != 0) counters_.left_at_stop.Add();
-    chain_.Break(source_, /*last=*/true);
   }
   size_t ReceiveKept(std::span<Packet> burst) {
     uint64_t bytes = 0;
@@ -287,29 +278,29 @@ class RxQueue {
   }
 
   void Forget() {
-    EndChain();
     ring_ = {};
-    size_ = most_posted_ = posted_ = to_clean_ = to_use_ = 0;
-    interrupt_ = {};
+    size_ = posted_ = to_clean_ = to_use_ = 0;
+    dropping_ = false;
     counters_.posted.Set(0);
   }
 
   Source source_;
-  RxSettings settings_;
-  uint32_t size_ = 0;  // 0: not attached
-  uint32_t most_posted_ = 0;
+  const uint32_t index_;
+  uint32_t max_frame_;
+  uint32_t size_ = 0;      // 0: not attached
   uint32_t to_clean_ = 0;  // the oldest buffer the device has
-  uint32_t to_use_ = 0;    // the next slot to fill: the tail
+  uint32_t to_use_ = 0;    // the next entry to fill: the tail
   uint32_t posted_ = 0;
+  RxForm form_ = RxForm::kIpId;
+  bool interrupts_ = false;
+  bool dropping_ = false;  // up to the next end of a packet
   std::unique_ptr<RxBuffer[]> slots_;
   uint32_t slots_size_ = 0;
-  Ring ring_;
-  dma::MmioRegion registers_;
-  RxInterrupt interrupt_;
+  dma::RingPool<RxSlot> ring_;
+  dma::MmioRegion control_;
   RingWatch watch_;
   RxChain chain_;
   KeptPackets kept_;
-
   RxCounters counters_;
 };
 

@@ -2,7 +2,7 @@
 //
 // TxPlan: what the entries of one packet say beside where its bytes are (e1000e sheet 3.4, 3.5),
 // and whether an offload that it asks for can be done. Pure functions of the packet, but for the
-// header fields that an offload wants preloaded. The thread of the queue.
+// header fields that the device wants preloaded. The thread of the queue.
 #ifndef DMAKIT_NIC_E1000E_TX_PLAN_H_
 #define DMAKIT_NIC_E1000E_TX_PLAN_H_
 
@@ -14,31 +14,27 @@
 
 namespace dmakit::nic::e1000e {
 
-// Of one data entry, in bytes. The limit of the silicon is not public; this is below all that
-// drivers use, and less than half of the smallest packet buffer that transmit has.
-inline constexpr uint32_t kMaxPiece = 8192;
-// A shorter frame must not be given to a device that pads (TCTL.PSP); it is padded up to this.
-inline constexpr uint32_t kMinTxFrame = 17;
-inline constexpr uint32_t kMaxTsoPacket = 65535;  // bytes, headers included
-// Every segment ends in a piece of its own; padding and a context entry.
-inline constexpr uint32_t kMaxTxEntries = Packet::kMaxSegments + kMaxTsoPacket / kMaxPiece + 2;
-static_assert(kMaxTxEntries < kMinRing, "any packet fits an empty ring");
-
-struct TxLimits {
-  uint32_t max_frame = 1518;  // bytes on the wire without FCS, an inserted tag included
-  bool vlan_insert = false;
-};
+// Of one entry. The length field has more bits; the chip's transmit buffer, as it is cut at
+// power-on, takes no more than 20,384 at a time (sheet 3.3).
+inline constexpr uint32_t kMaxPiece = 16384;
+// Of one packet. Not the chip's limit: it bounds what one packet keeps others waiting.
+inline constexpr uint32_t kMaxPieces = 40;
+static_assert(kMaxPieces + 1 < kMinRing, "a packet and its context fit any empty ring");
 
 struct TxPlan {
-  uint32_t pieces = 0;  // data entries
-  uint32_t pad = 0;     // bytes, in the last piece; 0: that one is not there
-  // What every data entry says beside address, length and the last one's flags.
-  uint64_t every = Encode(TxData{.ifcs = true, .dext = true}).high;
-  bool needs_context = false;
-  Words context;
+  uint32_t pieces = 0;   // entries with data
+  bool offload = false;  // `context` must be in force
+  Words context{};
+  // What the data entries say beside address, length and end.
+  uint64_t high = Encode(TxData{.ifcs = true, .dext = true}).high;
 };
 
-// For a packet with tx flags, of `total` bytes.
+struct TxLimits {
+  uint32_t max_frame = 0;  // bytes of a frame on the wire, an inserted tag included
+  bool vlan = false;       // the device inserts tags: see DriverOptions::vlan_strip
+};
+
+// For a packet with tx flags, of `total` bytes in plan.pieces entries.
 TxVerdict PlanOffload(const Packet& packet, uint64_t total, const TxLimits& limits, TxPlan& plan);
 
 // The same for any packet; also counts its entries.
@@ -50,13 +46,13 @@ inline TxVerdict PlanTx(const Packet& packet, const TxLimits& limits, TxPlan& pl
   }
   if (total == 0) [[unlikely]]
     return TxVerdict::kEmpty;
-  if (total < kMinTxFrame) [[unlikely]] {
-    plan.pad = kMinTxFrame - static_cast<uint32_t>(total);
-    ++plan.pieces;
-  }
+  if (plan.pieces > kMaxPieces) [[unlikely]]
+    return TxVerdict::kTooManyPieces;
   if (packet.tx != TxFlags::kNone) [[unlikely]]
     return PlanOffload(packet, total, limits, plan);
-  return total > limits.max_frame ? TxVerdict::kTooLong : TxVerdict::kGood;
+  if (total > limits.max_frame) [[unlikely]]
+    return TxVerdict::kTooLong;
+  return TxVerdict::kGood;
 }
 
 }  // namespace dmakit::nic::e1000e

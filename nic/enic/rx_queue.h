@@ -83,6 +83,7 @@ class RxQueue {
   void Attach(QueueMemory memory, const dma::MmioRegion& registers, RingWatch watch,
               std::optional<dma::MmioRegion> interrupt = std::nullopt) {
     memory_ = std::move(memory);
+    counters_.ring_allocations.Add(2);
     registers_ = registers;
     credits_ = InterruptCredits(interrupt);
     watch_ = std::move(watch);

@@ -116,6 +116,7 @@ class TxQueue {
   // Takes over an empty ring whose registers are programmed.
   void Attach(QueueMemory memory, const dma::MmioRegion& registers, RingWatch watch) {
     memory_ = std::move(memory);
+    counters_.ring_allocations.Add(2);
     registers_ = registers;
     watch_ = std::move(watch);
     size_ = memory_.ring.count();
@@ -123,8 +124,7 @@ class TxQueue {
     completions_ = CompletionRing(memory_.completions.at(0), size_);
     if (slots_size_ != size_) slots_ = std::make_unique<Slot[]>(size_);
     slots_size_ = size_;
-    to_clean_ = to_use_ = used_ = 0;
-    packets_ = 0;
+    packets_ = to_clean_ = to_use_ = used_ = 0;
   }
   // The device has let go: releases what it did not send, too. Returns the packets it did not send.
   uint64_t Reclaim() {

@@ -118,6 +118,32 @@ TEST_CASE("Class 25: the CPU touched a page that is posted, seen by its protecti
   CHECK(r.audit.errors() == 1);
 }
 
+TEST_CASE("Class 7: posted in a direction that the mapping does not have") {
+  RingRig r;
+  SECTION("wrong: for the device to write where it may read") {
+    Mapping m = r.Map(r.buffer.part(0, 100), kTo, "tx9");
+    r.Post({m.iova(), Bytes(100)}, kFrom);
+    const AuditReport report = Only(r.audit, AuditCode::kWrongDirection);
+    CHECK(report.owner == "tx9");
+    CHECK(Says(report, "posted from-device"));
+    r.Complete(m.iova(), 0);
+  }
+  SECTION("wrong: for the device to read where it may write") {
+    Mapping m = r.Map(r.buffer.part(0, 100), kFrom, "rx9");
+    r.Post({m.iova(), Bytes(100)}, kTo);
+    CHECK(Only(r.audit, AuditCode::kWrongDirection).owner == "rx9");
+    r.Complete(m.iova(), 0);
+  }
+  SECTION("right: either way where both are allowed") {
+    Mapping m = r.Map(r.buffer.part(0, 100), Direction::kBidirectional, "both");
+    r.Post({m.iova(), Bytes(100)}, kFrom);
+    r.Complete(m.iova(), 100);
+    r.Post({m.iova(), Bytes(100)}, kTo);
+    r.Complete(m.iova(), 0);
+    CHECK(Silent(r.audit));
+  }
+}
+
 TEST_CASE("Class 25: a posted page is the CPU's again when the audit goes") {
   host::FaultGuard guard;
   RingRig r({.audit = {.checked = true, .guard = &guard}, .second_view = true});
@@ -240,7 +266,7 @@ TEST_CASE("Class 28: a page recycled while a fragment of it is posted") {
 
 TEST_CASE("Class 28: a mapping that ends, or is posted again, while a ring has it") {
   RingRig r;
-  Mapping m = r.Map(r.buffer.part(0, 2048), kFrom, "rx2");
+  Mapping m = r.Map(r.buffer.part(0, 2048), Direction::kBidirectional, "rx2");
   const Range range{m.iova(), Bytes(2048)};
   r.Post(range);
   SECTION("unmapped") {

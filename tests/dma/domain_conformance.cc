@@ -44,9 +44,40 @@ struct Snapshot {
   friend bool operator==(const Snapshot&, const Snapshot&) = default;
 };
 
+// The domain of most clauses.
+std::unique_ptr<Domain> Plain(const DomainFactory& make) {
+  std::unique_ptr<Domain> domain = make({});
+  REQUIRE(domain != nullptr);
+  return domain;
+}
+
+// Whether the wish was granted; else the clause ends, and says so.
+bool Granted(const std::unique_ptr<Domain>& domain, const char* wish) {
+  if (domain == nullptr) WARN("skipped, this domain cannot have " << wish);
+  return domain != nullptr;
+}
+
+// With no wish at all: whatever there is fits together.
+void CheckOwnFacts(const DomainFactory& make) {
+  const auto domain = Plain(make);
+  const DomainFacts& facts = domain->facts();
+  CHECK_FALSE(domain->name().empty());
+  CHECK(facts.granule() == Bytes(kPage));
+  CHECK(facts.width >= AddressBits(32));
+  REQUIRE_FALSE(facts.apertures.empty());
+  for (size_t i = 0; i < facts.apertures.size(); ++i) {
+    CHECK(facts.apertures[i].valid());
+    CHECK(facts.apertures[i].last <= facts.width.ToMask().highest());
+    if (i > 0) CHECK(facts.apertures[i - 1].last < facts.apertures[i].first);
+  }
+  for (const Interval& hole : facts.reserved) CHECK(hole.valid());
+  CHECK(Snapshot(*domain).live == 0);
+}
+
 void CheckFacts(const DomainFactory& make) {
   const auto domain =
       make({.width = AddressBits(39), .reserved = {{Iova(0xfee00000), Iova(0xfeefffff)}}});
+  if (!Granted(domain, "39 bits with an interrupt window")) return;
   const DomainFacts& facts = domain->facts();
   CHECK_FALSE(domain->name().empty());
   CHECK(facts.width == AddressBits(39));
@@ -62,7 +93,7 @@ void CheckFacts(const DomainFactory& make) {
 }
 
 void CheckCounts(const DomainFactory& make) {
-  const auto domain = make({});
+  const auto domain = Plain(make);
   REQUIRE(CodeOfMap(*domain, At(16, 3)) == absl::StatusCode::kOk);
   REQUIRE(CodeOfMap(*domain, At(32, 1)) == absl::StatusCode::kOk);
   CHECK(domain->stats().maps == 2);
@@ -85,7 +116,7 @@ void CheckCounts(const DomainFactory& make) {
 }
 
 void CheckBadShapes(const DomainFactory& make) {
-  const auto domain = make({});
+  const auto domain = Plain(make);
   const auto bad = absl::StatusCode::kInvalidArgument;
   CHECK(CodeOfMap(*domain, At(16, 0), Pages(0)) == bad);
   CHECK(CodeOfMap(*domain, {Iova(kPage + 1), Bytes(kPage)}, Pages(1)) == bad);
@@ -100,11 +131,12 @@ void CheckBadShapes(const DomainFactory& make) {
   const Range wraps{Iova(~uint64_t{0} - kPage + 1), Bytes(2 * kPage)};
   CHECK(CodeOfMap(*domain, wraps, Pages(2)) == bad);
   CHECK(domain->stats().maps == 0);
-  CHECK(Snapshot(*domain) == Snapshot(*make({})));
+  CHECK(Snapshot(*domain).live == 0);
+  CHECK(Snapshot(*domain).bytes == 0);
 }
 
 void CheckOverlaps(const DomainFactory& make) {
-  const auto domain = make({});
+  const auto domain = Plain(make);
   REQUIRE(CodeOfMap(*domain, At(100, 4)) == absl::StatusCode::kOk);
   const Snapshot before(*domain);
   for (uint64_t first = 96; first <= 104; ++first) {
@@ -125,6 +157,7 @@ void CheckWidth(const DomainFactory& make) {
   for (const unsigned bits : {32u, 36u, 39u, 48u}) {
     INFO(bits << " bits");
     const auto domain = make({.width = AddressBits(bits)});
+    if (!Granted(domain, "a width of its choice")) continue;
     const uint64_t pages = (uint64_t{1} << bits) / kPage;
     CHECK(CodeOfMap(*domain, At(pages, 1)) == absl::StatusCode::kOutOfRange);
     CHECK(CodeOfMap(*domain, At(pages - 1, 2)) == absl::StatusCode::kOutOfRange);
@@ -140,6 +173,7 @@ void CheckWidth(const DomainFactory& make) {
 
 void CheckReserved(const DomainFactory& make) {
   const auto domain = make({.reserved = {{Iova(100 * kPage), Iova(104 * kPage - 1)}}});
+  if (!Granted(domain, "reserved ranges of its choice")) return;
   for (uint64_t first = 96; first <= 104; ++first) {
     for (uint64_t count = 1; count <= 12; ++count) {
       if (!At(first, count).Overlaps(At(100, 4))) continue;
@@ -157,6 +191,7 @@ void CheckReserved(const DomainFactory& make) {
 
 void CheckBudget(const DomainFactory& make) {
   const auto domain = make({.max_mappings = 8});
+  if (!Granted(domain, "a budget of 8 mappings")) return;
   CHECK(domain->facts().max_mappings == 8);
   for (uint64_t i = 0; i < 8; ++i)
     REQUIRE(CodeOfMap(*domain, At(16 + i, 1)) == absl::StatusCode::kOk);
@@ -172,7 +207,7 @@ void CheckBudget(const DomainFactory& make) {
 }
 
 void CheckUnmap(const DomainFactory& make) {
-  const auto domain = make({});
+  const auto domain = Plain(make);
   const auto map_three = [&] {
     REQUIRE(CodeOfMap(*domain, At(16, 2)) == absl::StatusCode::kOk);
     REQUIRE(CodeOfMap(*domain, At(18, 1)) == absl::StatusCode::kOk);
@@ -199,7 +234,7 @@ void CheckUnmap(const DomainFactory& make) {
 }
 
 void CheckCuts(const DomainFactory& make) {
-  const auto domain = make({});
+  const auto domain = Plain(make);
   REQUIRE(CodeOfMap(*domain, At(16, 2)) == absl::StatusCode::kOk);
   REQUIRE(CodeOfMap(*domain, At(20, 4)) == absl::StatusCode::kOk);
   if (!domain->facts().splittable) {
@@ -222,7 +257,7 @@ void CheckCuts(const DomainFactory& make) {
 }
 
 void CheckInvalidate(const DomainFactory& make) {
-  const auto domain = make({});
+  const auto domain = Plain(make);
   REQUIRE(CodeOfMap(*domain, At(16, 4)) == absl::StatusCode::kOk);
   // Ranges that fit no page, reach past the width, or cover nothing that was ever mapped.
   for (const Range range : {Range{Iova(1), Bytes(1)}, Range{Iova(16 * kPage + 4095), Bytes(2)},
@@ -240,7 +275,7 @@ void CheckInvalidate(const DomainFactory& make) {
 }
 
 void CheckAccess(const DomainFactory& make) {
-  const auto domain = make({});
+  const auto domain = Plain(make);
   for (const Access access : {Access::kNone, Access::kSnoop}) {
     INFO(Name(access));
     const absl::Status status = domain->Map(At(16, 1), Pages(1), access);
@@ -260,7 +295,7 @@ void CheckAccess(const DomainFactory& make) {
 }
 
 void CheckSyncs(const DomainFactory& make) {
-  const auto domain = make({});
+  const auto domain = Plain(make);
   REQUIRE(CodeOfMap(*domain, At(16, 4)) == absl::StatusCode::kOk);
   const DomainStats before = domain->stats();
   const std::byte first = arena[0];
@@ -280,7 +315,7 @@ void CheckSyncs(const DomainFactory& make) {
 }
 
 void CheckThreads(const DomainFactory& make) {
-  const auto domain = make({});
+  const auto domain = Plain(make);
   constexpr uint64_t kThreads = 4;
   constexpr uint64_t kRounds = 200;
   std::vector<uint64_t> failures(kThreads, 0);
@@ -309,6 +344,7 @@ void CheckThreads(const DomainFactory& make) {
 }  // namespace
 
 void CheckDomainConformance(const DomainFactory& make) {
+  SECTION("facts fit together") { CheckOwnFacts(make); }
   SECTION("facts are what was asked for and fit together") { CheckFacts(make); }
   SECTION("events and live mappings are counted") { CheckCounts(make); }
   SECTION("a map that is not whole granules changes nothing") { CheckBadShapes(make); }

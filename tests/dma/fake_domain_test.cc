@@ -20,7 +20,7 @@ Range At(uint64_t page, uint64_t count = 1) { return {Iova(page * 4096), Bytes(4
 testing::DomainFactory Factory(bool splittable, bool implied) {
   return [=](const testing::DomainWish& wish) -> std::unique_ptr<Domain> {
     DomainFacts facts;
-    facts.width = wish.width;
+    facts.width = wish.width.value_or(AddressBits(48));
     facts.reserved = wish.reserved;
     facts.max_mappings = wish.max_mappings;
     facts.splittable = splittable;

@@ -12,8 +12,9 @@ namespace {
 
 TEST_CASE("SoftwareIommu is a Domain") {
   testing::CheckDomainConformance([](const testing::DomainWish& wish) {
-    return *SoftwareIommu::Create(
-        {.width = wish.width, .reserved = wish.reserved, .max_mappings = wish.max_mappings});
+    return *SoftwareIommu::Create({.width = wish.width.value_or(AddressBits(48)),
+                                   .reserved = wish.reserved,
+                                   .max_mappings = wish.max_mappings});
   });
 }
 

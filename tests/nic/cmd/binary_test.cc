@@ -36,6 +36,7 @@ using testing::WriteCapture;
 // The runfiles directory, where a test starts.
 const std::string kDmakit = fs::absolute("nic/cmd/dmakit").string();
 const std::string kDriver = fs::absolute("nic/enic/driver").string();
+const std::string kLiquidio = fs::absolute("nic/liquidio/driver").string();
 
 struct Process {
   pid_t pid = -1;
@@ -89,7 +90,7 @@ Outcome Run(const std::vector<std::string>& args, const Settings& settings = {})
 }
 
 TEST_CASE("the demo runs from any directory, silent on the error stream") {
-  for (const std::string& program : {kDmakit, kDriver}) {
+  for (const std::string& program : {kDmakit, kDriver, kLiquidio}) {
     const Outcome demo = Run({program, "demo"}, {.directory = "/"});
     INFO(demo.err);
     CHECK(demo.code == 0);
@@ -130,6 +131,12 @@ TEST_CASE("exit codes as documented") {
       {{kDmakit, "forward", in, "--out=enic,wire=null"}, 0},
       {{kDmakit, "forward", in, "--out=enic,wire=null", "--mtu=1500"}, 1},
       {{kDmakit, "forward", in, "--out=enic,wire=null", "--ring=48"}, 2},
+      {{kDmakit, "forward", in, "--out=liquidio,mode=buffer,wire=null"}, 0},
+      {{kLiquidio, "forward", "--in=liquidio,wire=pcap:in.pcap", "--out=liquidio,wire=null"}, 0},
+      {{kLiquidio, "forward", in, "--out=liquidio,wire=null"}, 2},
+      {{kLiquidio, "forward", "--in=liquidio,speed=1,wire=pcap:in.pcap",
+        "--out=liquidio,wire=null"},
+       2},
       {{kDmakit, "forward", in, "--out=enic,wire=pcap:/dev/full"}, 2},
       {{kDmakit, "forward", in, "--out=enic,wire=pcap:in.pcap"}, 2},
   };

@@ -112,7 +112,7 @@ TEST_CASE("each thing that must not happen is a problem of its own") {
     return problems.size() == 1 ? problems[0] : "not one problem";
   };
   CHECK(one([](auto& r) { r.rig.in.walks->stale_uses = 2; }) == "2 stale IOTLB uses");
-  CHECK(one([](auto& r) { r.rig.out.walks->faults = 2; }) == "2 IOMMU faults");
+  CHECK(one([](auto& r) { r.rig.out.fault_count = 2; }) == "2 IOMMU faults");
   CHECK(one([](auto& r) { r.rig.out.violation_count = 2; }) == "2 device model violations");
   CHECK(one([](auto& r) { r.rig.out.domain.live_mappings = 2; }) == "2 mappings leaked");
   CHECK(one([](auto& r) { r.rig.in.port.queues[1].rx.bad_completions = 2; }) ==

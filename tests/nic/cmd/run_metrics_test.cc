@@ -120,14 +120,15 @@ TEST_CASE("the keys of the JSON document are those that programs read") {
   CHECK(in["queues"].size() == 2);
   CHECK(Keys(in["queues"][1]) == Names{"queue", "rx", "pool"});
   CHECK(Keys(out["queues"][1]) == Names{"queue", "tx"});
-  CHECK(Keys(in["queues"][0]["rx"]) == Names{"frames", "bytes", "dropped", "bad_fcs", "truncated",
-                                             "bad_completions", "device_no_buffer", "refill_failed",
-                                             "skipped", "left_at_stop", "doorbells", "posted",
-                                             "kept", "device_error"});
+  CHECK(Keys(in["queues"][0]["rx"]) ==
+        Names{"frames", "bytes", "dropped", "bad_fcs", "truncated", "bad_completions",
+              "device_no_buffer", "refill_failed", "skipped", "left_at_stop", "doorbells",
+              "ring_allocations", "info_maps", "posted", "kept", "device_error"});
   CHECK(Keys(out["queues"][0]["tx"]) ==
         Names{"frames", "bytes", "dropped", "too_long", "too_many_segments", "empty",
               "unsupported_offload", "addressing_failed", "device_errors", "bad_completions",
-              "ring_full", "doorbells", "in_flight", "device_error"});
+              "ring_full", "doorbells", "ring_allocations", "list_maps", "in_flight",
+              "device_error"});
   CHECK(Keys(in["queues"][0]["pool"]) == Names{"alloc_fast",
                                                "alloc_slow",
                                                "alloc_slow_high_order",

@@ -11,7 +11,9 @@
 #include "tests/nic/vectors.h"
 
 namespace dmakit::nic::e1000e {
-// Found through the type, so not in the unnamed namespace.
+
+constexpr char kPath[] = "tests/nic/e1000e/vectors.json";
+
 template <typename Visitor>
 void Visit(RxLegacy& d, Visitor& visit) {
   visit("addr", d.address);
@@ -94,8 +96,6 @@ void Visit(TxData& d, Visitor& visit) {
 }
 
 namespace {
-
-constexpr char kPath[] = "tests/nic/e1000e/vectors.json";
 
 TEST_CASE("e1000e ring entries match the vectors both ways") {
   for (const Vector& v : VectorsOf(kPath, "rx_legacy")) CheckRingEntry<RxLegacy>(v, DecodeRxLegacy);

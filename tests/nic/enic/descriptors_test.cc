@@ -17,7 +17,11 @@
 #include "tests/nic/vectors.h"
 
 namespace dmakit::nic::enic {
-// Found through the type, so not in the unnamed namespace.
+
+std::vector<Vector> Of(const std::string& structure) {
+  return VectorsOf("tests/nic/enic/vectors.json", structure);
+}
+
 template <typename Visitor>
 void Visit(WqEnetDesc& d, Visitor& visit) {
   visit("address", d.address);
@@ -95,12 +99,6 @@ void Visit(NicCfg& d, Visitor& visit) {
   visit("ig_vlan_strip_en", d.vlan_strip);
 }
 
-namespace {
-
-std::vector<Vector> Of(const std::string& structure) {
-  return VectorsOf("tests/nic/enic/vectors.json", structure);
-}
-
 template <typename T, typename DecodeFn>
 void CheckRingEntries(const std::string& structure, DecodeFn decode) {
   for (const Vector& v : Of(structure)) CheckRingEntry<T>(v, decode);
@@ -119,6 +117,8 @@ void CheckWords(const std::string& structure, DecodeFn decode) {
         [&](const Image& image) { return decode(LoadLe<uint32_t>(image)); });
   }
 }
+
+namespace {
 
 TEST_CASE("ring entries match the vectors both ways") {
   CheckRingEntries<WqEnetDesc>("wq_enet_desc", DecodeWq);

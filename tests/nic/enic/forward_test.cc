@@ -3,13 +3,13 @@
 // Frames from the wire through receive, driver and transmit back to the wire: the same bytes, in
 // order, none lost, under every policy, and with the maps, unmaps and invalidations that the policy
 // allows.
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "nic/endian.h"
 #include "tests/nic/enic/testing.h"
+#include "tests/nic/flows.h"
 
 namespace dmakit::nic::enic {
 namespace {
@@ -231,28 +231,7 @@ TEST_CASE("flows spread over queues, each in order, all of them there") {
     options.port = {.rx_queues = queues, .tx_queues = queues, .ring_size = 64, .mtu = 1500};
     Rig rig(options);
     rig.Start();
-    constexpr uint32_t kFlows = 256, kPerFlow = 8;
-    std::map<uint16_t, std::vector<Frame>> sent;
-    for (uint32_t n = 0; n < kPerFlow; ++n) {
-      for (uint16_t flow = 0; flow < kFlows; ++flow) {
-        Frame frame = MakeFrame({.size = 100,
-                                 .ipv6 = flow % 4 == 1,
-                                 .tcp = flow % 4 >= 2,
-                                 .source_port = flow,
-                                 .serial = n});
-        sent[flow].push_back(frame);
-        rig.wire.Send(std::move(frame));
-      }
-    }
-    CHECK(Loop(rig, queues) == kFlows * kPerFlow);
-    std::map<uint16_t, std::vector<Frame>> got;
-    for (const Frame& frame : rig.wire.from_nic) {
-      got[LoadBe<uint16_t>(frame, ParseFrame(frame).l4_offset)].push_back(frame);
-    }
-    CHECK(got == sent);
-    uint32_t used = 0;
-    for (uint32_t q = 0; q < queues; ++q) used += rig.rx(q).frames > 0;
-    CHECK(used > (queues == 64 ? 32 : queues - 1));
+    CheckFlows(rig, queues);
     REQUIRE(rig.port->Stop().ok());
     rig.CheckClean();
   }

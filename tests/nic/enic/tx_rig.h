@@ -1,119 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One transmit queue of enic on a model, with packets made to measure and an addressing that
-// counts.
+// One transmit queue of enic on a model (tests/nic/tx_rig.h).
 #ifndef DMAKIT_TESTS_NIC_ENIC_TX_RIG_H_
 #define DMAKIT_TESTS_NIC_ENIC_TX_RIG_H_
 
-#include <algorithm>
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <optional>
-#include <vector>
 
-#include "nic/enic/tx_queue.h"
+#include "nic/enic/driver.h"
+#include "nic/frag_source.h"
 #include "tests/nic/enic/testing.h"
+#include "tests/nic/tx_rig.h"
 
 namespace dmakit::nic::enic {
 
-// Counts, and fails when told to.
-struct CountingAddressing {
-  struct State {
-    std::map<uint64_t, int> open;  // token -> not yet Done
-    uint64_t addressed = 0;
-    uint64_t done = 0;
-    uint64_t fail_at = 0;  // the n-th Address from now fails
-    uint64_t wrong = 0;    // Done without Address, or twice
-  };
-  State* state;
-
-  bool Address(const Segment& segment, Iova& out, uint64_t& token) {
-    if (state->fail_at != 0 && --state->fail_at == 0) return false;
-    out = segment.iova();
-    token = ++state->addressed;
-    ++state->open[token];
-    return true;
-  }
-  void Done(const Segment&, uint64_t token) {
-    ++state->done;
-    if (state->open.erase(token) == 0) ++state->wrong;
+struct TxKit : Kit {
+  using TxDriver = Driver<FragSource, CountingAddressing>;
+  static DriverOptions TxOptions(uint32_t ring, uint32_t mtu) {
+    return {.ring_size = ring, .mtu = mtu};
   }
 };
 
-// One transmit queue on a model, and a pool its packets come from.
-struct TxRig : Rig {
-  explicit TxRig(uint32_t ring = 64, uint32_t mtu = 9000) : Rig({.port = {.mtu = mtu}}) {
-    REQUIRE(MakeSpace().ok());
-    device = space->Attach({.name = "enic0", .domain = &domain, .waiter = &waiter}).value();
-    pool = frag::PagePool::Create(*space, {.label = "tx", .order = 4}).value();
-    fragments.emplace(frag::FragAllocator::Create(*pool, {.size = 64}).value());
-    driver = Driver<FragSource, CountingAddressing>::Create(
-                 *device, dma::MmioRegion::OfModel(bar, RegisterFile::kBarBytes),
-                 {.ring_size = ring, .mtu = mtu}, {}, {{&state}})
-                 .value();
-    REQUIRE(driver->Start().ok());
-    tx().SetOwner(pool.get());
-  }
-  ~TxRig() {
-    driver.reset();
-    fragments.reset();
-    pool.reset();
-    device.reset();
-  }
+struct TxRig : NicTxRig<Rig, TxKit> {
+  explicit TxRig(uint32_t ring = 64, uint32_t mtu = 9000) : NicTxRig(ring, mtu) {}
   TxQueue<CountingAddressing>& tx() { return driver->tx(0); }
-  TxQueueStats stats() { return driver->tx_stats(0); }
-
-  // A packet of segments of these lengths, filled with a running pattern.
-  Packet Make(const std::vector<uint32_t>& lengths) {
-    Packet packet;
-    packet.segment_count = 0;
-    packet.length = 0;
-    packet.tx = TxFlags::kNone;
-    for (const uint32_t length : lengths) {
-      const frag::Fragment f = fragments->AllocateSize(std::max(length, 1u));
-      REQUIRE_FALSE(f.empty());
-      for (uint32_t i = 0; i < length; ++i) f.data()[i] = static_cast<std::byte>(pattern++);
-      REQUIRE(packet.Append({f.page, f.offset, length}));
-    }
-    return packet;
-  }
-  // `bytes` as a packet of segments of these lengths, the last of which gets the rest.
-  Packet Carry(const Frame& bytes, const std::vector<uint32_t>& lengths = {}) {
-    Packet packet;
-    packet.segment_count = 0;
-    packet.length = 0;
-    packet.tx = TxFlags::kNone;
-    for (size_t at = 0, i = 0; at < bytes.size(); ++i) {
-      const size_t rest = bytes.size() - at;
-      const size_t length = i < lengths.size() ? std::min<size_t>(lengths[i], rest) : rest;
-      const frag::Fragment f = fragments->AllocateSize(static_cast<uint32_t>(length));
-      REQUIRE_FALSE(f.empty());
-      std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(at), length, f.data());
-      REQUIRE(packet.Append({f.page, f.offset, static_cast<uint32_t>(length)}));
-      at += length;
-    }
-    return packet;
-  }
-  size_t Send(Packet& packet) { return tx().Transmit({&packet, 1}); }
-  // No page of the pool is held by anybody else.
-  void CheckAllReturned() {
-    fragments.reset();
-    pool->Fold();
-    CHECK(pool->pages_in_use() == 0);
-    CHECK(pool->stats().bad_releases == 0);
-    CHECK(state.open.empty());
-    CHECK(state.wrong == 0);
-    CHECK(state.addressed == state.done);
-    fragments.emplace(frag::FragAllocator::Create(*pool, {.size = 64}).value());
-  }
-
-  std::unique_ptr<dma::Device> device;
-  std::unique_ptr<frag::PagePool> pool;
-  std::optional<frag::FragAllocator> fragments;
-  CountingAddressing::State state;
-  std::unique_ptr<Driver<FragSource, CountingAddressing>> driver;
-  uint32_t pattern = 0;
 };
 
 }  // namespace dmakit::nic::enic

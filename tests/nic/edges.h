@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The edges of a NIC under test, which can be told to fail: its domain, its time, its registers.
-#ifndef DMAKIT_TESTS_NIC_ENIC_EDGES_H_
-#define DMAKIT_TESTS_NIC_ENIC_EDGES_H_
+#ifndef DMAKIT_TESTS_NIC_EDGES_H_
+#define DMAKIT_TESTS_NIC_EDGES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@
 #include "dma/mmio.h"
 #include "dma/poll.h"
 
-namespace dmakit::nic::enic {
+namespace dmakit::nic {
 
 using dma::host::FailPoint;
 
@@ -118,6 +118,6 @@ class ListeningBar final : public dma::MmioHandler {
   dma::MmioRegion real_;
 };
 
-}  // namespace dmakit::nic::enic
+}  // namespace dmakit::nic
 
-#endif  // DMAKIT_TESTS_NIC_ENIC_EDGES_H_
+#endif  // DMAKIT_TESTS_NIC_EDGES_H_
