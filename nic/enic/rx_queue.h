@@ -21,7 +21,6 @@
 #include <utility>
 
 #include "dma/mmio.h"
-#include "frag/returner.h"
 #include "nic/enic/completion_ring.h"
 #include "nic/enic/descriptors.h"
 #include "nic/enic/interrupt_credits.h"
@@ -33,6 +32,7 @@
 #include "nic/queue.h"
 #include "nic/queue_counters.h"
 #include "nic/ring_watch.h"
+#include "nic/rx_kept.h"
 
 namespace dmakit::nic::enic {
 
@@ -47,7 +47,7 @@ class RxQueue {
   // lap of completions at most, so a device that completes without end cannot hold it.
   size_t Receive(std::span<Packet> burst) {
     if (!kept_.empty()) [[unlikely]]
-      return ReceiveKept(burst);
+      return ReceiveKept(kept_, counters_, burst);
     size_t got = 0;
     uint64_t bytes = 0;
     Words entry;
@@ -119,24 +119,12 @@ class RxQueue {
     return memory;
   }
   // Gives up what Reclaim kept, and counts it. It may have come from another queue, and its pool.
-  void DropKept() {
-    if (kept_.empty()) return;
-    frag::Returner returner(nullptr);
-    kept_.Drop([&](Packet& packet) {
-      ReleaseSegments(packet, returner);
-      counters_.left_at_stop.Add();
-    });
-    counters_.kept.Set(0);
-  }
+  void DropKept() { nic::DropKept(kept_, counters_); }
   bool attached() const { return size_ != 0; }
   Source& source() { return source_; }
   // While it is not attached. The old one ends.
   void ReplaceSource(Source source) { source_ = std::move(source); }
-  void MoveKept(RxQueue& to) {
-    kept_.MoveTo(to.kept_);
-    counters_.kept.Set(0);
-    to.counters_.kept.Set(to.kept_.size());
-  }
+  void MoveKept(RxQueue& to) { nic::MoveKept(kept_, counters_, to.kept_, to.counters_); }
 
   // Any thread. device_no_buffer and device_error are the driver's to add.
   RxQueueStats stats() const { return counters_.Get(); }
@@ -252,14 +240,6 @@ class RxQueue {
       if (Deliver(DecodeCqRq(entry), packet, watched)) kept_.Keep(packet);
     }
     counters_.kept.Set(kept_.size());
-  }
-  size_t ReceiveKept(std::span<Packet> burst) {
-    uint64_t bytes = 0;
-    const size_t got = kept_.Take(burst, bytes);
-    counters_.frames.Add(got);
-    counters_.bytes.Add(bytes);
-    counters_.kept.Set(kept_.size());
-    return got;
   }
 
   void Forget() {

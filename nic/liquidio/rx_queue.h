@@ -18,7 +18,6 @@
 #include <span>
 #include <utility>
 
-#include "frag/returner.h"
 #include "nic/kept_packets.h"
 #include "nic/liquidio/device_counter.h"
 #include "nic/liquidio/received_packets.h"
@@ -28,6 +27,7 @@
 #include "nic/queue.h"
 #include "nic/queue_counters.h"
 #include "nic/ring_watch.h"
+#include "nic/rx_kept.h"
 
 namespace dmakit::nic::liquidio {
 
@@ -44,7 +44,7 @@ class RxQueue {
   // at most.
   size_t Receive(std::span<Packet> burst) {
     if (!kept_.empty()) [[unlikely]]
-      return ReceiveKept(burst);
+      return ReceiveKept(kept_, counters_, burst);
     const bool watched = ring_.watched();
     if (pending_ < burst.size()) Look();
     size_t got = 0;
@@ -111,26 +111,13 @@ class RxQueue {
     return Forget();
   }
   // Gives up what Reclaim kept, and counts it. It may have come from another queue, and its pool.
-  void DropKept() {
-    if (kept_.empty()) return;
-    frag::Returner returner(nullptr);
-    kept_.Drop([&](Packet& packet) {
-      ReleaseSegments(packet, returner);
-      counters_.left_at_stop.Add();
-    });
-    returner.Flush();
-    counters_.kept.Set(0);
-  }
+  void DropKept() { nic::DropKept(kept_, counters_); }
   bool attached() const { return ring_.size() != 0; }
   Source& source() { return ring_.source(); }
   // While it is not attached. The old one ends.
   void ReplaceSource(Source source) { ring_.source() = std::move(source); }
   void SetMaxFrame(uint32_t max_frame) { max_frame_ = max_frame; }
-  void MoveKept(RxQueue& to) {
-    kept_.MoveTo(to.kept_);
-    counters_.kept.Set(0);
-    to.counters_.kept.Set(to.kept_.size());
-  }
+  void MoveKept(RxQueue& to) { nic::MoveKept(kept_, counters_, to.kept_, to.counters_); }
 
   // Any thread. device_no_buffer and device_error are the driver's to add.
   RxQueueStats stats() const { return counters_.Get(); }
@@ -191,14 +178,6 @@ class RxQueue {
       if (found == Found::kFrame) kept_.Keep(packet);
     }
     counters_.kept.Set(kept_.size());
-  }
-  size_t ReceiveKept(std::span<Packet> burst) {
-    uint64_t bytes = 0;
-    const size_t got = kept_.Take(burst, bytes);
-    counters_.frames.Add(got);
-    counters_.bytes.Add(bytes);
-    counters_.kept.Set(kept_.size());
-    return got;
   }
 
   // At the start and the end of a ring, as in TxQueue.
