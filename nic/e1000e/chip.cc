@@ -3,6 +3,8 @@
 #include "nic/e1000e/chip.h"
 
 #include <algorithm>
+#include <bit>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 
@@ -15,11 +17,21 @@ constexpr dma::Nanos kSettleTime{10'000'000};
 constexpr dma::Nanos kResetTime{1'000'000'000};
 constexpr dma::Nanos kPhyTime{25'000'000};
 constexpr dma::Nanos kNvmTime{10'000'000};
+constexpr dma::Nanos kOwnerTime{20'000'000};
 
 // Any key will do that is not zeros: the usual one, from the RSS specification.
 constexpr uint32_t kRssKey[kRssKeyWords] = {0xda565a6d, 0xc20e5b25, 0x3d256741, 0xb08fa343,
                                             0xcb2bcad0, 0xb4307bae, 0xa32dcb77, 0x0cf23080,
                                             0x3bb7426a, 0xfa01acbe};
+
+// In the order of ChipCounters.
+constexpr Reg kCounterRegisters[] = {
+    Reg::kGoodReceived,   Reg::kGoodSent,        Reg::kMissedPackets, Reg::kNoBuffers,
+    Reg::kCrcErrors,      Reg::kAlignmentErrors, Reg::kSymbolErrors,  Reg::kRxErrors,
+    Reg::kSequenceErrors, Reg::kCarrierErrors,   Reg::kLengthErrors,  Reg::kUndersize,
+    Reg::kFragments,      Reg::kOversize,        Reg::kJabbers,
+};
+static_assert(std::size(kCounterRegisters) == sizeof(ChipCounters) / sizeof(uint64_t));
 
 void Pause(dma::Waiter& waiter, dma::Nanos time) {
   (void)dma::PollUntil(waiter, time, [] { return false; });
@@ -89,6 +101,7 @@ absl::Status Chip::Reset() {
   // A device that does not answer this is reset all the same (as the sheet's driver does).
   (void)DisableMaster(registers_, *waiter_, kMasterTime);
   Pause(*waiter_, kSettleTime);
+  TakeOwnership();
   Write(Reg::kCtrl, Read(Reg::kCtrl) | kCtrlReset);
   Pause(*waiter_, kSettleTime);
   const bool ended = dma::PollUntil(*waiter_, kResetTime, [&] {
@@ -101,21 +114,40 @@ absl::Status Chip::Reset() {
     return absl::DeadlineExceededError(
         "its reset does not end (CTRL bit 26, EECD bit 9); reset the device through the system");
   }
+  Write(Reg::kExtcnfCtrl, Read(Reg::kExtcnfCtrl) & ~kExtcnfMdioOwner);
   Pause(*waiter_, kPhyTime);
   SwitchOff(registers_);
   (void)Read(Reg::kIcr);
-  Write(Reg::kRfctl, 0);
-  Write(Reg::kMrqc, 0);
-  Write(Reg::kIvar, 0);
-  Write(Reg::kEiac, 0);
-  Write(Reg::kIam, 0);
-  ClearArray(Reg::kVfta, kVftaWords);
-  ClearArray(Reg::kMta, kMtaWords);
+  ClearSettings();
   for (size_t queue = 0; queue < kMaxQueues; ++queue) {
     ProgramRx(queue, Iova{0}, 0);
     ProgramTx(queue, Iova{0}, 0);
   }
   return absl::OkStatus();
+}
+
+// Sheet 2, step 4. Firmware that does not let go is not waited for.
+void Chip::TakeOwnership() const {
+  (void)dma::PollUntil(*waiter_, kOwnerTime, [&] {
+    Write(Reg::kExtcnfCtrl, Read(Reg::kExtcnfCtrl) | kExtcnfMdioOwner);
+    return (Read(Reg::kExtcnfCtrl) & kExtcnfMdioOwner) != 0;
+  });
+}
+
+void Chip::ClearSettings() const {
+  for (const Reg reg : {Reg::kRfctl, Reg::kMrqc, Reg::kIvar, Reg::kEiac, Reg::kIam, Reg::kItr}) {
+    Write(reg, 0);
+  }
+  for (size_t i = 0; i < kVectors; ++i) registers_.Write32(OffsetOf(Reg::kEitr) + 4 * i, 0);
+  // Pause frames are neither sent nor obeyed: who forwards does not stop others.
+  for (const Reg reg : {Reg::kFcal, Reg::kFcah, Reg::kFct, Reg::kFcttv, Reg::kFcrtl, Reg::kFcrth}) {
+    Write(reg, 0);
+  }
+  Write(Reg::kVet, kVetDefault);
+  Write(Reg::kPba, kPbaDefault);
+  Write(Reg::kTipg, kTipgDefault);
+  ClearArray(Reg::kVfta, kVftaWords);
+  ClearArray(Reg::kMta, kMtaWords);
 }
 
 void Chip::ClearArray(Reg first, size_t words) const {
@@ -167,34 +199,37 @@ absl::Status Chip::LoadMac() {
 // Sheet 2, "82574 specifics"; TXDCTL is the same in both queues.
 void Chip::Errata() const {
   for (size_t queue = 0; queue < kMaxQueues; ++queue) {
-    registers_.Write32(OffsetOf(Reg::kTxdctl, queue), kTxdctlFullWriteBack | kTxdctlBit22);
-    const size_t tarc = OffsetOf(Reg::kTarc, queue);
-    const uint32_t value = registers_.Read32(tarc);
-    registers_.Write32(tarc,
-                       (value & ~kTarcBits27To30) | kTarcEnable | (queue == 0 ? kTarcBit26 : 0u));
+    registers_.Write32(OffsetOf(Reg::kTxdctl, queue), kDctlWriteBackEach | kTxdctlBit22);
+    registers_.Write32(OffsetOf(Reg::kTarc, queue),
+                       kTarcCount | kTarcEnable | (queue == 0 ? kTarcBit26 : 0u));
   }
-  Write(Reg::kCtrlExt, (Read(Reg::kCtrlExt) & ~kCtrlExtBit23) | kCtrlExtBit22);
+  constexpr uint32_t kInterruptBits = kCtrlExtIame | kCtrlExtEiame | kCtrlExtPbaClear;
+  Write(Reg::kCtrlExt, (Read(Reg::kCtrlExt) & ~(kCtrlExtBit23 | kInterruptBits)) | kCtrlExtBit22);
   Write(Reg::kGcr, Read(Reg::kGcr) | kGcrBit22);
 }
 
 void Chip::Configure(const Settings& settings) {
   Errata();
-  uint32_t ctrl = Read(Reg::kCtrl) & ~(kCtrlMasterDisable | kCtrlForceSpeed | kCtrlForceDuplex |
-                                       kCtrlBit29 | kCtrlVlan | kCtrlReset);
+  constexpr uint32_t kOff = kCtrlMasterDisable | kCtrlLinkReset | kCtrlForceSpeed |
+                            kCtrlForceDuplex | kCtrlReset | kCtrlRxPause | kCtrlTxPause |
+                            kCtrlBit29 | kCtrlVlan | kCtrlPhyReset;
+  uint32_t ctrl = Read(Reg::kCtrl) & ~kOff;
   ctrl |= kCtrlSlu | kCtrlAsde;
   // Both ways: it also lets transmit entries have a tag inserted.
   if (settings.vlan_strip) ctrl |= kCtrlVlan;
   Write(Reg::kCtrl, ctrl);
-  Write(Reg::kRdtr, 0);
-  Write(Reg::kRadv, 0);
-  Write(Reg::kTidv, 0);
-  Write(Reg::kTadv, 0);
-  Write(Reg::kItr, 0);
+  // Nothing is delayed, or kept back until there is more of it.
+  for (size_t queue = 0; queue < kMaxQueues; ++queue) {
+    for (const Reg reg : {Reg::kRdtr, Reg::kRadv, Reg::kTidv, Reg::kTadv}) {
+      registers_.Write32(OffsetOf(reg, queue), 0);
+    }
+    registers_.Write32(OffsetOf(Reg::kRxdctl, queue), kDctlWriteBackEach);
+  }
   Write(Reg::kRxcsum, kRxcsumIp | kRxcsumL4 | (settings.rx_queues > 1 ? kRxcsumHash : 0u));
   Write(Reg::kRfctl, kRfctlExtended);
   SpreadOverQueues(settings.rx_queues);
   if (settings.interrupts) SetUpInterrupts(settings);
-  (void)Read(Reg::kMissedPackets);  // what was before is nobody's
+  for (const Reg reg : kCounterRegisters) (void)Read(reg);  // what was before is nobody's
 }
 
 void Chip::SpreadOverQueues(uint32_t rx_queues) const {
@@ -212,8 +247,9 @@ void Chip::SpreadOverQueues(uint32_t rx_queues) const {
   Write(Reg::kMrqc, kMrqcTwoQueues | kMrqcHashes);
 }
 
-// MSI-X: receive queue i raises vector i. Delivering clears the cause and masks it (EIAC without
-// IAME), until the queue is armed again.
+// MSI-X: receive queue i raises vector i. Delivering clears the cause (EIAC) and masks it, until
+// the queue is armed again. What masks is said in both ways: IAM with EIAME, which is the chip's,
+// and EIAC without IAME, which is QEMU 7.2's.
 void Chip::SetUpInterrupts(const Settings& settings) const {
   constexpr int64_t kUnit = 256;  // nanoseconds
   const int64_t asked = settings.coalescing.count() / kUnit;
@@ -227,7 +263,8 @@ void Chip::SetUpInterrupts(const Settings& settings) const {
   }
   Write(Reg::kIvar, ivar);
   Write(Reg::kEiac, causes);
-  Write(Reg::kCtrlExt, (Read(Reg::kCtrlExt) & ~(kCtrlExtIame | kCtrlExtEiame)) | kCtrlExtPbaClear);
+  Write(Reg::kIam, causes);
+  Write(Reg::kCtrlExt, (Read(Reg::kCtrlExt) & ~kCtrlExtIame) | kCtrlExtEiame | kCtrlExtPbaClear);
 }
 
 void Chip::ProgramRx(size_t queue, Iova base, uint64_t bytes) const {
@@ -252,7 +289,7 @@ void Chip::EnableTx() const {
 
 void Chip::EnableRx(const Settings& settings) const {
   Write(Reg::kRctl, kRctlEnable | kRctlUnicastPromiscuous | kRctlMulticastPromiscuous |
-                        kRctlBroadcast | kRctlStripCrc |
+                        kRctlBroadcast | kRctlStripCrc | RctlSize(settings.buffer_bytes) |
                         (settings.long_packets ? kRctlLongPackets : 0u));
 }
 
@@ -277,12 +314,15 @@ Halt Chip::Stop(dma::Nanos timeout) const {
   return DisableMaster(registers_, *waiter_, timeout);
 }
 
-uint64_t Chip::dropped(bool read) const {
-  if (read) {
-    const uint32_t missed = Read(Reg::kMissedPackets);
-    if (missed != kAllOnes) dropped_.fetch_add(missed, std::memory_order_relaxed);
+ChipCounters Chip::counters(bool read) const {
+  for (size_t i = 0; read && i < counts_.size(); ++i) {
+    const uint32_t seen = Read(kCounterRegisters[i]);
+    if (seen == kAllOnes && Read(Reg::kStatus) == kAllOnes) break;  // gone
+    counts_[i].fetch_add(seen, std::memory_order_relaxed);
   }
-  return dropped_.load(std::memory_order_relaxed);
+  std::array<uint64_t, sizeof(ChipCounters) / sizeof(uint64_t)> now;
+  for (size_t i = 0; i < now.size(); ++i) now[i] = counts_[i].load(std::memory_order_relaxed);
+  return std::bit_cast<ChipCounters>(now);
 }
 
 }  // namespace dmakit::nic::e1000e

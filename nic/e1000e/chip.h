@@ -3,7 +3,7 @@
 // Chip: an 82574L apart from its queues: a reset that trusts nothing which an earlier driver left,
 // the MAC address, what it accepts, the registers of its rings, interrupts, link and statistics,
 // and how it is made to let go of memory (e1000e sheet 1, 2). Set-up and stop: one control thread.
-// link_up and dropped: any thread, while registers are there.
+// link_up and counters: any thread, while registers are there.
 #ifndef DMAKIT_NIC_E1000E_CHIP_H_
 #define DMAKIT_NIC_E1000E_CHIP_H_
 
@@ -33,16 +33,31 @@ std::string_view Describe(Halt halt);
 // on for a device that somebody else has used. DeadlineExceeded; Unavailable if it is gone.
 absl::Status Quiesce(const dma::MmioRegion& registers, dma::Waiter& waiter);
 
+// What the chip has counted, for all of its queues together, since the driver was made.
+struct ChipCounters {
+  uint64_t received = 0;
+  uint64_t sent = 0;
+  uint64_t missed = 0;  // lost: no room for them in the chip
+  // Came while no buffer was posted; those that the chip could keep until one was are not lost.
+  uint64_t no_buffer = 0;
+  uint64_t crc_errors = 0;  // this and what follows: never given to a queue
+  uint64_t alignment_errors = 0;
+  uint64_t symbol_errors = 0;
+  uint64_t rx_errors = 0;
+  uint64_t sequence_errors = 0;
+  uint64_t carrier_errors = 0;
+  uint64_t length_errors = 0;
+  uint64_t undersize = 0;
+  uint64_t fragments = 0;  // undersize, with a wrong CRC
+  uint64_t oversize = 0;
+  uint64_t jabbers = 0;  // oversize, with a wrong CRC
+};
+
 class Chip {
  public:
   // Registers and waiter outlive the chip. `registers` is BAR 0.
   Chip(const dma::MmioRegion& registers, dma::Waiter& waiter)
       : registers_(registers), waiter_(&waiter) {}
-  Chip(Chip&& other) noexcept
-      : registers_(other.registers_),
-        waiter_(other.waiter_),
-        mac_(other.mac_),
-        dropped_(other.dropped_.load(std::memory_order_relaxed)) {}
 
   // Sheet 2, steps 1 to 6, and every register that a reset may have left: afterwards both
   // directions are off, interrupts masked, filters empty. Errors: Unavailable (gone),
@@ -58,6 +73,7 @@ class Chip {
     uint32_t tx_queues = 1;
     bool vlan_strip = false;
     bool long_packets = false;
+    uint32_t buffer_bytes = kMaxRxBuffer;  // of a receive buffer, as RxBufferBytes says
     bool interrupts = false;
     dma::Nanos coalescing{0};
   };
@@ -77,15 +93,17 @@ class Chip {
   Halt Stop(dma::Nanos timeout) const;
 
   bool link_up() const;
-  // Frames that the device had no room for, since this object was made. Reads a register that
-  // clears itself: `read` only while the device is in use.
-  uint64_t dropped(bool read) const;
+  // Since this object was made. The registers start anew when they are read: `read` only while the
+  // device is in use.
+  ChipCounters counters(bool read) const;
   const dma::MmioRegion& registers() const { return registers_; }
 
  private:
   uint32_t Read(Reg reg) const { return registers_.Read32(OffsetOf(reg)); }
   void Write(Reg reg, uint32_t value) const { registers_.Write32(OffsetOf(reg), value); }
   void ClearArray(Reg first, size_t words) const;
+  void TakeOwnership() const;
+  void ClearSettings() const;
   absl::Status ReadMacFromNvm();
   void SpreadOverQueues(uint32_t rx_queues) const;
   void SetUpInterrupts(const Settings& settings) const;
@@ -94,7 +112,7 @@ class Chip {
   dma::MmioRegion registers_;
   dma::Waiter* waiter_;
   std::array<uint8_t, 6> mac_{};
-  mutable std::atomic<uint64_t> dropped_{0};
+  mutable std::array<std::atomic<uint64_t>, sizeof(ChipCounters) / sizeof(uint64_t)> counts_{};
 };
 
 }  // namespace dmakit::nic::e1000e

@@ -31,7 +31,7 @@ absl::StatusOr<dma::RingPool<RxSlot>> NewRxRing(dma::Device& device, uint32_t en
 
 absl::StatusOr<dma::RingPool<TxSlot>> NewTxRing(dma::Device& device, uint32_t entries,
                                                 const std::string& label) {
-  auto ring = NewRing<TxSlot>(device, entries, label);
+  auto ring = NewRing<TxSlot>(device, entries + 1, label);
   if (!ring.ok()) return ring;
   for (uint32_t i = 0; i < entries; ++i)
     ring->at(i)->Store({kPoison, kPoison & ~uint64_t{0xff} << 32});
@@ -90,6 +90,7 @@ Chip::Settings DriverBase::SettingsOf() const {
           .tx_queues = static_cast<uint32_t>(tx_queues_),
           .vlan_strip = options_.vlan_strip,
           .long_packets = max_frame() + kCrcBytes > kLongestStandard,
+          .buffer_bytes = RxBufferBytes(max_frame()),
           .interrupts = options_.interrupts,
           .coalescing = options_.coalescing};
 }

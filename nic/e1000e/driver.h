@@ -4,7 +4,8 @@
 // something to poll. It resets the device, fills the rings, and takes it down with packets in
 // flight (e1000e sheet 2); the datapaths are RxQueue and TxQueue. Where receive buffers come from
 // and how transmitted ones are addressed are template arguments; the default is page fragments that
-// stay mapped. A source's buffers hold at least kRxBufferBytes, which the device may write.
+// stay mapped. A source's buffers hold at least what RxBufferBytes (registers.h) says of max_frame,
+// which the device may write.
 //
 // The device accepts every frame, whatever its address. Bus mastering is the caller's to switch on,
 // after Quiesce (chip.h) and before Start.
@@ -71,6 +72,8 @@ class DriverBase {
   // After a first Start.
   const std::array<uint8_t, 6>& mac() const { return chip_.mac(); }
   bool link_up() const { return chip_.link_up(); }
+  // Of the whole device. Any thread.
+  ChipCounters counters() const { return chip_.counters(running_.load(std::memory_order_relaxed)); }
 
  protected:
   DriverBase(dma::Device& device, const dma::MmioRegion& registers, const DriverOptions& options,
@@ -79,7 +82,13 @@ class DriverBase {
   Chip::Settings SettingsOf() const;
   std::string RxLabel(size_t queue) const;
   std::string TxLabel(size_t queue) const;
-  RxForm form() const { return rx_queues_ > 1 ? RxForm::kHash : RxForm::kIpId; }
+  RxSettings RxSettingsOf() const {
+    return {.max_frame = max_frame(),
+            .buffer_bytes = RxBufferBytes(max_frame()),
+            .form = rx_queues_ > 1 ? RxForm::kHash : RxForm::kIpId,
+            .vlan_strip = options_.vlan_strip,
+            .interrupts = options_.interrupts};
+  }
 
   dma::Device& device_;
   const std::string name_;

@@ -20,6 +20,7 @@ namespace internal {
 // not as zeros.
 absl::StatusOr<dma::RingPool<RxSlot>> NewRxRing(dma::Device& device, uint32_t entries,
                                                 const std::string& label);
+// With one entry more, of zeros, that the device is not told of: short frames are padded from it.
 absl::StatusOr<dma::RingPool<TxSlot>> NewTxRing(dma::Device& device, uint32_t entries,
                                                 const std::string& label);
 }  // namespace internal
@@ -41,7 +42,7 @@ void Driver<Source, Addressing>::AddQueues(std::vector<Source>& sources,
                                            std::vector<Addressing>& addressings) {
   while (rx_.size() < sources.size()) {
     const uint32_t index = static_cast<uint32_t>(rx_.size());
-    rx_.emplace_back(index, max_frame(), std::move(sources[index]));
+    rx_.emplace_back(index, std::move(sources[index]));
   }
   while (tx_.size() < addressings.size()) {
     const uint32_t index = static_cast<uint32_t>(tx_.size());
@@ -65,7 +66,6 @@ absl::Status Driver<Source, Addressing>::Reshape(const DriverOptions& options,
   for (size_t i = sources.size(); i < rx_.size(); ++i) {
     if (!sources.empty()) rx_[i].MoveKept(rx_[i % sources.size()]);
   }
-  for (Rx& rx : rx_) rx.SetMaxFrame(max_frame());
   for (Tx& tx : tx_) tx.SetMaxFrame(max_frame());
   AddQueues(sources, addressings);
   return absl::OkStatus();
@@ -109,8 +109,7 @@ absl::Status Driver<Source, Addressing>::SetUpRings() {
     auto ring = internal::NewRxRing(device_, options_.ring_size, RxLabel(i));
     if (!ring.ok()) return ring.status();
     chip_.ProgramRx(i, ring->iova(), uint64_t{options_.ring_size} * kDescriptorBytes);
-    rx_[i].Attach(*std::move(ring), chip_.registers(), {device_, RxLabel(i)}, form(),
-                  options_.interrupts);
+    rx_[i].Attach(*std::move(ring), chip_.registers(), {device_, RxLabel(i)}, RxSettingsOf());
   }
   for (size_t i = 0; i < tx_count(); ++i) {
     auto ring = internal::NewTxRing(device_, options_.ring_size, TxLabel(i));
@@ -154,7 +153,7 @@ void Driver<Source, Addressing>::Drain(const StopDeadline& deadline) {
 template <RxBufferSource Source, TxAddressing Addressing>
 void Driver<Source, Addressing>::TakeDown(const StopDeadline& deadline, bool keep,
                                           StopProblems& problems) {
-  (void)chip_.dropped(running());
+  (void)chip_.counters(running());
   chip_.MaskInterrupts();
   LetGo(chip_.Stop(deadline.ToHalt()), keep, problems);
   if (!keep) {
@@ -190,7 +189,7 @@ void Driver<Source, Addressing>::LetGo(Halt halt, bool keep, StopProblems& probl
 template <RxBufferSource Source, TxAddressing Addressing>
 RxQueueStats Driver<Source, Addressing>::rx_stats(size_t i) const {
   RxQueueStats stats = rx_[i].stats();
-  if (i == 0) stats.device_no_buffer = chip_.dropped(running());
+  if (i == 0) stats.device_no_buffer = counters().missed;
   stats.dropped += stats.device_no_buffer;
   return stats;
 }

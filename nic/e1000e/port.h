@@ -31,9 +31,10 @@ struct PortTraits {
   static absl::Status Check(const DriverOptions& options, size_t rx_queues, size_t tx_queues) {
     return DriverBase::CheckOptions(options, rx_queues, tx_queues);
   }
-  // The device writes whole buffers of its own size, however long frames are.
+  // The device writes as much as fits a buffer of its own size, however long a frame may be.
   static RxBuffers BuffersOf(const PortOptions& options) {
-    return {.count = options.ring_size - 1, .capacity = kRxBufferBytes};
+    return {.count = options.ring_size - 1,
+            .capacity = RxBufferBytes(options.mtu + kFrameOverhead)};
   }
 };
 

@@ -21,6 +21,10 @@ enum class Reg : uint32_t {
   kEecd = 0x0010,
   kEerd = 0x0014,
   kCtrlExt = 0x0018,
+  kFcal = 0x0028,  // pause frames: FCAL, FCAH, FCT, FCTTV, FCRTL, FCRTH
+  kFcah = 0x002c,
+  kFct = 0x0030,
+  kVet = 0x0038,  // Ethernet type of a VLAN tag
   kIcr = 0x00c0,
   kItr = 0x00c4,
   kIms = 0x00d0,
@@ -30,8 +34,13 @@ enum class Reg : uint32_t {
   kIvar = 0x00e4,
   kEitr = 0x00e8,  // of vector 0; 4 bytes each, 5 of them
   kRctl = 0x0100,
+  kFcttv = 0x0170,
   kTctl = 0x0400,
+  kTipg = 0x0410,
+  kExtcnfCtrl = 0x0f00,
   kPba = 0x1000,
+  kFcrtl = 0x2160,
+  kFcrth = 0x2168,
   kRdbal = 0x2800,
   kRdbah = 0x2804,
   kRdlen = 0x2808,
@@ -49,11 +58,21 @@ enum class Reg : uint32_t {
   kTxdctl = 0x3828,
   kTadv = 0x382c,
   kTarc = 0x3840,
-  kCrcErrors = 0x4000,
+  kCrcErrors = 0x4000,  // statistics: they start anew when they are read
+  kAlignmentErrors = 0x4004,
+  kSymbolErrors = 0x4008,
+  kRxErrors = 0x400c,
   kMissedPackets = 0x4010,
+  kSequenceErrors = 0x4038,
+  kCarrierErrors = 0x403c,
+  kLengthErrors = 0x4040,
   kGoodReceived = 0x4074,
   kGoodSent = 0x4080,
   kNoBuffers = 0x40a0,
+  kUndersize = 0x40a4,
+  kFragments = 0x40a8,
+  kOversize = 0x40ac,
+  kJabbers = 0x40b0,
   kRxcsum = 0x5000,
   kRfctl = 0x5008,
   kMta = 0x5200,  // 128 words
@@ -79,13 +98,17 @@ inline constexpr size_t kVectors = 5;
 
 // CTRL
 inline constexpr uint32_t kCtrlMasterDisable = 1u << 2;
+inline constexpr uint32_t kCtrlLinkReset = 1u << 3;
 inline constexpr uint32_t kCtrlAsde = 1u << 5;
 inline constexpr uint32_t kCtrlSlu = 1u << 6;
 inline constexpr uint32_t kCtrlForceSpeed = 1u << 11;
 inline constexpr uint32_t kCtrlForceDuplex = 1u << 12;
 inline constexpr uint32_t kCtrlReset = 1u << 26;
+inline constexpr uint32_t kCtrlRxPause = 1u << 27;
+inline constexpr uint32_t kCtrlTxPause = 1u << 28;
 inline constexpr uint32_t kCtrlBit29 = 1u << 29;
 inline constexpr uint32_t kCtrlVlan = 1u << 30;
+inline constexpr uint32_t kCtrlPhyReset = 1u << 31;
 // STATUS
 inline constexpr uint32_t kStatusLinkUp = 1u << 1;
 inline constexpr uint32_t kStatusMasterEnable = 1u << 19;
@@ -115,10 +138,18 @@ inline constexpr uint32_t kTctlEnable = 1u << 1;
 inline constexpr uint32_t kTctlPadShort = 1u << 3;
 inline constexpr uint32_t kTctlCollisions = 0x0fu << 4 | 0x3fu << 12;
 inline constexpr uint32_t kTctlRetransmitLate = 1u << 24;
-// TXDCTL: whole descriptors are written back, one at a time; the granularity is descriptors.
-inline constexpr uint32_t kTxdctlFullWriteBack = 0x0101'0000;
+// RXDCTL, TXDCTL: descriptors are written back one at a time, at once; the granularity is
+// descriptors.
+inline constexpr uint32_t kDctlWriteBackEach = 0x0101'0000;
 inline constexpr uint32_t kTxdctlBit22 = 1u << 22;
+// EXTCNF_CTRL: the driver, and not firmware, has the PHY and may reset the chip.
+inline constexpr uint32_t kExtcnfMdioOwner = 1u << 5;
+// TIPG, VET, PBA: what they are at power-on.
+inline constexpr uint32_t kTipgDefault = 0x0060'2008;
+inline constexpr uint32_t kVetDefault = 0x8100;
+inline constexpr uint32_t kPbaDefault = 20;  // KB for receive; transmit has the rest
 // TARC
+inline constexpr uint32_t kTarcCount = 3;  // the share of a queue, at power-on
 inline constexpr uint32_t kTarcEnable = 1u << 10;
 inline constexpr uint32_t kTarcBit26 = 1u << 26;
 inline constexpr uint32_t kTarcBits27To30 = 0xfu << 27;
@@ -140,8 +171,26 @@ constexpr uint32_t RetaEntry(uint32_t queue) { return queue << 7; }
 // The ring length registers take bytes.
 inline constexpr uint32_t kRingUnit = 16;
 
-// BSIZE 00: buffers of 2048 bytes.
-inline constexpr uint32_t kRxBufferBytes = 2048;
+// Receive buffers are as small as a frame allows, of the sizes that RCTL.BSIZE has, and at most
+// 2048 bytes: a longer frame takes several.
+inline constexpr uint32_t kMinRxBuffer = 256;
+inline constexpr uint32_t kMaxRxBuffer = 2048;
+constexpr uint32_t RxBufferBytes(uint32_t max_frame) {
+  uint32_t bytes = kMinRxBuffer;
+  while (bytes < max_frame && bytes < kMaxRxBuffer) bytes *= 2;
+  return bytes;
+}
+inline constexpr unsigned kRctlSizeAt = 16;  // BSIZE, 2 bits: 2048 >> BSIZE
+constexpr uint32_t RctlSize(uint32_t buffer_bytes) {
+  uint32_t code = 0;
+  while (kMaxRxBuffer >> code > buffer_bytes && code < 3) ++code;
+  return code << kRctlSizeAt;
+}
+constexpr uint32_t RctlBufferBytes(uint32_t rctl) {
+  return kMaxRxBuffer >> (rctl >> kRctlSizeAt & 3);
+}
+static_assert(RctlSize(2048) == 0 && RctlSize(256) == 3u << kRctlSizeAt);
+
 // The largest frame without LPE, FCS included; and with it.
 inline constexpr uint32_t kLongestStandard = 1522;
 inline constexpr uint32_t kCrcBytes = 4;

@@ -23,7 +23,6 @@
 
 #include "dma/mmio.h"
 #include "dma/ring_pool.h"
-#include "frag/returner.h"
 #include "nic/e1000e/descriptors.h"
 #include "nic/e1000e/registers.h"
 #include "nic/e1000e/ring_slots.h"
@@ -34,15 +33,22 @@
 #include "nic/queue.h"
 #include "nic/queue_counters.h"
 #include "nic/ring_watch.h"
+#include "nic/rx_kept.h"
 
 namespace dmakit::nic::e1000e {
+
+struct RxSettings {
+  uint32_t max_frame = 0;     // longer ones are dropped as truncated
+  uint32_t buffer_bytes = 0;  // what the device writes to a buffer at most: as in RCTL
+  RxForm form = RxForm::kIpId;
+  bool vlan_strip = false;
+  bool interrupts = false;
+};
 
 template <RxBufferSource Source>
 class RxQueue {
  public:
-  // `max_frame`: longer ones are dropped as truncated.
-  RxQueue(uint32_t index, uint32_t max_frame, Source source)
-      : source_(std::move(source)), index_(index), max_frame_(max_frame) {}
+  RxQueue(uint32_t index, Source source) : source_(std::move(source)), index_(index) {}
 
   // --- Datapath ---
 
@@ -50,7 +56,7 @@ class RxQueue {
   // of entries at most, so a device that completes without end cannot hold it.
   size_t Receive(std::span<Packet> burst) {
     if (!kept_.empty()) [[unlikely]]
-      return ReceiveKept(burst);
+      return ReceiveKept(kept_, counters_, burst);
     size_t got = 0;
     uint64_t bytes = 0;
     const bool watched = watch_.on();
@@ -59,7 +65,7 @@ class RxQueue {
       const RxSlot& slot = *ring_.at(to_clean_);
       const uint32_t status = slot.status_error.LoadAcquire();
       if ((status & kRxDone) == 0) break;
-      if (Deliver(DecodeRxWriteBack(slot.LoadRest(status), form_), burst[got], watched)) {
+      if (Deliver(DecodeRxWriteBack(slot.LoadRest(status), settings_.form), burst[got], watched)) {
         bytes += burst[got++].length;
       }
     }
@@ -76,7 +82,7 @@ class RxQueue {
   // once; the read in between has both writes at the device before the look (sheet 3.7). False:
   // there is more to receive, or the queue has no interrupt (now: it may be stopped).
   bool Arm() {
-    if (!interrupts_ || size_ == 0) return false;
+    if (!settings_.interrupts || size_ == 0) return false;
     control_.Write32(OffsetOf(Reg::kIcr), RxCause(index_));
     control_.Write32(OffsetOf(Reg::kIms), RxCause(index_));
     (void)control_.Read32(OffsetOf(Reg::kStatus));
@@ -87,12 +93,11 @@ class RxQueue {
 
   // Takes over an empty ring whose registers are programmed. `control`: all registers.
   void Attach(dma::RingPool<RxSlot> ring, const dma::MmioRegion& control, RingWatch watch,
-              RxForm form, bool interrupts) {
+              const RxSettings& settings) {
     ring_ = std::move(ring);
     control_ = control;
     watch_ = std::move(watch);
-    form_ = form;
-    interrupts_ = interrupts;
+    settings_ = settings;
     size_ = ring_.count();
     if (slots_size_ != size_) slots_ = std::make_unique<RxBuffer[]>(size_);
     slots_size_ = size_;
@@ -108,7 +113,7 @@ class RxQueue {
   // The device has let go: gives the posted buffers back. Frames that nobody has asked for are kept
   // for the next Receive, or counted.
   void Reclaim(bool keep) {
-    if (size_ != 0) TakeUnread(keep);
+    KeepUnread();
     if (!keep) DropKept();
     chain_.Drop(source_);
     for (const bool watched = watch_.on(); posted_ > 0;) {
@@ -128,25 +133,12 @@ class RxQueue {
     return ring;
   }
   // Gives up what Reclaim kept, and counts it. It may have come from another queue, and its pool.
-  void DropKept() {
-    if (kept_.empty()) return;
-    frag::Returner returner(nullptr);
-    kept_.Drop([&](Packet& packet) {
-      ReleaseSegments(packet, returner);
-      counters_.left_at_stop.Add();
-    });
-    counters_.kept.Set(0);
-  }
+  void DropKept() { nic::DropKept(kept_, counters_); }
   bool attached() const { return size_ != 0; }
   Source& source() { return source_; }
   // While it is not attached. The old one ends.
   void ReplaceSource(Source source) { source_ = std::move(source); }
-  void SetMaxFrame(uint32_t max_frame) { max_frame_ = max_frame; }
-  void MoveKept(RxQueue& to) {
-    kept_.MoveTo(to.kept_);
-    counters_.kept.Set(0);
-    to.counters_.kept.Set(to.kept_.size());
-  }
+  void MoveKept(RxQueue& to) { nic::MoveKept(kept_, counters_, to.kept_, to.counters_); }
 
   // Any thread. device_no_buffer is the driver's to add.
   RxQueueStats stats() const { return counters_.Get(); }
@@ -171,7 +163,7 @@ class RxQueue {
     if (watched) [[unlikely]]
       watch_.Completed(buffer.iova, length);
     const bool last = (done.status_error & kRxEndOfPacket) != 0;
-    if (last && chain_.empty() && !dropping_ && Good(done, length, buffer)) [[likely]] {
+    if (last && chain_.empty() && !dropping_ && Good(done, length)) [[likely]] {
       source_.OnReceived(buffer, length);
       packet.ResetTo({buffer.page, buffer.offset, length});
       __builtin_prefetch(packet.segments[0].data());
@@ -182,8 +174,8 @@ class RxQueue {
   }
 
   // A frame in one entry, as it should be.
-  bool Good(const RxWriteBack& done, uint32_t length, const RxBuffer& buffer) const {
-    return length != 0 && length <= buffer.capacity && length <= max_frame_ &&
+  bool Good(const RxWriteBack& done, uint32_t length) const {
+    return length != 0 && length <= settings_.buffer_bytes && length <= settings_.max_frame &&
            (done.status_error & kRxFrameErrors) == 0;
   }
 
@@ -195,7 +187,7 @@ class RxQueue {
       dropping_ = !last;
       return false;
     }
-    if (Counter* const reason = WhyNot(done, buffer, last); reason != nullptr) {
+    if (Counter* const reason = WhyNot(done, last); reason != nullptr) {
       reason->Add();
       chain_.Drop(source_);
       source_.Put(buffer);
@@ -210,18 +202,19 @@ class RxQueue {
   }
 
   // Why the frame that this entry belongs to is dropped; nullptr: it is not, so far.
-  Counter* WhyNot(const RxWriteBack& done, const RxBuffer& buffer, bool last) {
+  Counter* WhyNot(const RxWriteBack& done, bool last) {
     const uint32_t length = done.length;
     // All but the last are full (sheet 3.6).
-    const bool possible = last ? length <= buffer.capacity && (length != 0 || !chain_.empty())
-                               : length == buffer.capacity;
+    const bool possible = last
+                              ? length <= settings_.buffer_bytes && (length != 0 || !chain_.empty())
+                              : length == settings_.buffer_bytes;
     if (!possible) return &counters_.bad_completions;
     if (last && (done.status_error & kRxFrameErrors) != 0) return &counters_.bad_fcs;
-    return chain_.Takes(length, max_frame_) ? nullptr : &counters_.truncated;
+    return chain_.Takes(length, settings_.max_frame) ? nullptr : &counters_.truncated;
   }
 
   void Describe(const RxWriteBack& done, Packet& packet) const {
-    packet.rx = RxFlagsOf(done, form_);
+    packet.rx = RxFlagsOf(done, settings_.form, settings_.vlan_strip);
     packet.vlan = done.vlan;
     packet.hash = done.rss_hash;
     packet.hash_type = done.rss_type;
@@ -235,8 +228,14 @@ class RxQueue {
         counters_.refill_failed.Add();
         break;
       }
+      // The device knows one size, and writes it: a smaller buffer is not posted.
+      if (buffer.capacity < settings_.buffer_bytes) [[unlikely]] {
+        source_.Put(buffer);
+        counters_.refill_failed.Add();
+        break;
+      }
       if (watched) [[unlikely]] {
-        watch_.Posted(buffer.iova, buffer.capacity, dma::Direction::kFromDevice,
+        watch_.Posted(buffer.iova, settings_.buffer_bytes, dma::Direction::kFromDevice,
                       RedZonesOf(source_));
       }
       ring_.at(to_use_)->Post(buffer.iova.value());
@@ -251,30 +250,17 @@ class RxQueue {
     counters_.posted.Set(posted_);
   }
 
-  void TakeUnread(bool keep) {
+  void KeepUnread() {
     const bool watched = watch_.on();
-    frag::Returner returner(nullptr);
     Packet packet;
-    while (Ready()) {
+    while (posted_ > 0) {
       const RxSlot& slot = *ring_.at(to_clean_);
       const uint32_t status = slot.status_error.LoadAcquire();
-      if (!Deliver(DecodeRxWriteBack(slot.LoadRest(status), form_), packet, watched)) continue;
-      if (keep) {
-        kept_.Keep(packet);
-      } else {
-        ReleaseSegments(packet, returner);
-        counters_.left_at_stop.Add();
-      }
+      if ((status & kRxDone) == 0) break;
+      const RxWriteBack done = DecodeRxWriteBack(slot.LoadRest(status), settings_.form);
+      if (Deliver(done, packet, watched)) kept_.Keep(packet);
     }
     counters_.kept.Set(kept_.size());
-  }
-  size_t ReceiveKept(std::span<Packet> burst) {
-    uint64_t bytes = 0;
-    const size_t got = kept_.Take(burst, bytes);
-    counters_.frames.Add(got);
-    counters_.bytes.Add(bytes);
-    counters_.kept.Set(kept_.size());
-    return got;
   }
 
   void Forget() {
@@ -286,13 +272,11 @@ class RxQueue {
 
   Source source_;
   const uint32_t index_;
-  uint32_t max_frame_;
+  RxSettings settings_;
   uint32_t size_ = 0;      // 0: not attached
   uint32_t to_clean_ = 0;  // the oldest buffer the device has
   uint32_t to_use_ = 0;    // the next entry to fill: the tail
   uint32_t posted_ = 0;
-  RxForm form_ = RxForm::kIpId;
-  bool interrupts_ = false;
   bool dropping_ = false;  // up to the next end of a packet
   std::unique_ptr<RxBuffer[]> slots_;
   uint32_t slots_size_ = 0;

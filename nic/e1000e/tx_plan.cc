@@ -58,7 +58,9 @@ TxVerdict PlanOffload(const Packet& packet, uint64_t total, const TxLimits& limi
     return TxVerdict::kDoesNotFit;
   }
   // Offsets in a context have 8 bits.
-  if (headers.l4 + 16 > 255 || headers.payload > 255) return TxVerdict::kDoesNotFit;
+  if (headers.l3 + 10 > 255 || headers.l4 + 16 > 255 || headers.payload > 255) {
+    return TxVerdict::kDoesNotFit;
+  }
   TxData data{.ifcs = true, .dext = true};
   if (tag != 0) {
     data.vle = true;

@@ -19,10 +19,15 @@ namespace dmakit::nic::e1000e {
 inline constexpr uint32_t kMaxPiece = 16384;
 // Of one packet. Not the chip's limit: it bounds what one packet keeps others waiting.
 inline constexpr uint32_t kMaxPieces = 40;
-static_assert(kMaxPieces + 1 < kMinRing, "a packet and its context fit any empty ring");
+static_assert(kMaxPieces + 2 < kMinRing, "a packet, its context and padding fit any empty ring");
+
+// The chip pads short frames (TCTL.PSP), but must not be given less than this.
+inline constexpr uint32_t kMinTxFrame = 17;
+static_assert(kMinTxFrame - 1 <= kDescriptorBytes, "the zeros behind the ring are enough");
 
 struct TxPlan {
   uint32_t pieces = 0;   // entries with data
+  uint32_t padding = 0;  // bytes of zeros, in the last of them
   bool offload = false;  // `context` must be in force
   Words context{};
   // What the data entries say beside address, length and end.
@@ -48,6 +53,10 @@ inline TxVerdict PlanTx(const Packet& packet, const TxLimits& limits, TxPlan& pl
     return TxVerdict::kEmpty;
   if (plan.pieces > kMaxPieces) [[unlikely]]
     return TxVerdict::kTooManyPieces;
+  if (total < kMinTxFrame) [[unlikely]] {
+    plan.padding = kMinTxFrame - static_cast<uint32_t>(total);
+    ++plan.pieces;
+  }
   if (packet.tx != TxFlags::kNone) [[unlikely]]
     return PlanOffload(packet, total, limits, plan);
   if (total > limits.max_frame) [[unlikely]]

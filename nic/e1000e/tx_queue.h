@@ -101,14 +101,14 @@ class TxQueue {
 
   // Whose thread transmits: fragments of `pool` go back without atomics.
   void SetOwner(frag::PagePool* pool) { returner_.emplace(pool); }
-  // Takes over an empty ring whose registers are programmed. `control`: all registers.
-  // `vlan`: the device inserts tags.
+  // Takes over an empty ring whose registers are programmed, and the entry of zeros behind it.
+  // `control`: all registers. `vlan`: the device inserts tags.
   void Attach(dma::RingPool<TxSlot> ring, const dma::MmioRegion& control, RingWatch watch,
               bool vlan) {
     ring_ = std::move(ring);
     control_ = control;
     watch_ = std::move(watch);
-    size_ = ring_.count();
+    size_ = ring_.count() - 1;
     most_used_ = size_ - 1;
     limits_.vlan = vlan;
     if (slots_size_ != size_) slots_ = std::make_unique<Slot[]>(size_);
@@ -145,7 +145,7 @@ class TxQueue {
  private:
   // What an entry in flight stands for.
   struct Slot {
-    Segment segment;  // no page: a context, or more of the segment is in the next entry
+    Segment segment;  // no page: context, padding, or more of the segment is in the next entry
     Iova iova{0};
     uint64_t token = 0;
     // Of a packet, in its first entry.
@@ -154,6 +154,9 @@ class TxQueue {
   };
 
   uint32_t Next(uint32_t slot) const { return slot + 1 == size_ ? 0 : slot + 1; }
+
+  // What the last entry of a packet says too.
+  static constexpr uint64_t kLast = Encode(TxData{.type = 0, .eop = true, .rs = true}).high;
 
   struct Placing {
     uint32_t at = 0;  // the next entry
@@ -168,7 +171,7 @@ class TxQueue {
   // has no address everything is undone, and the packet still the caller's.
   bool Place(Packet& packet, const TxPlan& plan, bool context, bool watched) {
     Placing now{.at = to_use_, .pieces = plan.pieces, .high = plan.high, .watched = watched};
-    if (context) PlaceContext(plan.context, now);
+    if (context) PlaceEntry({}, plan.context, now);
     uint32_t bytes = 0;
     uint32_t segments = 0;
     for (const Segment& segment : packet.parts()) {
@@ -183,6 +186,8 @@ class TxQueue {
       bytes += segment.length;
       ++segments;
     }
+    if (plan.padding != 0) [[unlikely]]
+      PlacePadding(plan.padding, now);
     if (context) {
       context_ = plan.context;
       context_known_ = true;
@@ -199,12 +204,9 @@ class TxQueue {
     return true;
   }
 
-  void PlaceContext(const Words& context, Placing& now) {
-    slots_[now.at] = {};
-    ring_.at(now.at)->Store(context);
-    now.last = now.at;
-    now.at = Next(now.at);
-    ++now.placed;
+  // Always the last piece; its bytes are the ring's own.
+  void PlacePadding(uint32_t length, Placing& now) {
+    PlaceEntry({}, {ring_.iova(size_).value(), now.high | length | kLast}, now);
   }
   void PlaceSegment(const Segment& segment, Iova iova, uint64_t token, Placing& now) {
     uint32_t left = segment.length;
@@ -216,12 +218,14 @@ class TxQueue {
   }
   void PlacePiece(const Segment& segment, Iova iova, uint64_t token, uint32_t length,
                   Placing& now) {
-    constexpr uint64_t kLast = Encode(TxData{.type = 0, .eop = true, .rs = true}).high;
     if (now.watched) [[unlikely]]
       watch_.Posted(iova, length, dma::Direction::kToDevice);
-    slots_[now.at] = {segment, iova, token, 0, 0};
-    ring_.at(now.at)->Store(
-        {iova.value(), now.high | length | (--now.pieces == 0 ? kLast : uint64_t{0})});
+    const uint64_t last = --now.pieces == 0 ? kLast : 0;
+    PlaceEntry({segment, iova, token, 0, 0}, {iova.value(), now.high | length | last}, now);
+  }
+  void PlaceEntry(const Slot& slot, const Words& words, Placing& now) {
+    slots_[now.at] = slot;
+    ring_.at(now.at)->Store(words);
     now.last = now.at;
     now.at = Next(now.at);
     ++now.placed;
@@ -275,8 +279,8 @@ class TxQueue {
   Addressing addressing_;
   const uint32_t index_;
   TxLimits limits_;
-  uint32_t most_used_ = 0;  // entries of an empty ring
-  uint32_t size_ = 0;       // 0: not attached
+  uint32_t size_ = 0;  // 0: not attached
+  uint32_t most_used_ = 0;
   uint32_t to_clean_ = 0;   // the oldest entry in flight, always the first of a packet
   uint32_t to_use_ = 0;     // the next free one: the tail
   uint32_t used_ = 0;       // entries in flight

@@ -48,9 +48,28 @@ TEST_CASE("a start trusts nothing that an earlier driver left in the registers")
   }
   REQUIRE(rig.port->Start().ok());
   CHECK(rig.model.Get(Reg::kIms) == 0);
-  CHECK(rig.model.Get(Reg::kIvar) == 0);
   CHECK(rig.model.Get(Reg::kRfctl) == kRfctlExtended);
-  CHECK((rig.model.Get(Reg::kCtrl) & (kCtrlMasterDisable | kCtrlVlan | kCtrlForceSpeed)) == 0);
+  constexpr uint32_t kOff = kCtrlMasterDisable | kCtrlVlan | kCtrlForceSpeed | kCtrlForceDuplex |
+                            kCtrlRxPause | kCtrlTxPause | kCtrlPhyReset | kCtrlLinkReset;
+  CHECK((rig.model.Get(Reg::kCtrl) & kOff) == 0);
+  CHECK((rig.model.Get(Reg::kCtrlExt) & (kCtrlExtEiame | kCtrlExtIame)) == 0);
+  CHECK((rig.model.Get(Reg::kExtcnfCtrl) & kExtcnfMdioOwner) == 0);
+  for (const Reg reg : {Reg::kIvar, Reg::kEiac, Reg::kIam, Reg::kItr, Reg::kEitr, Reg::kFcal,
+                        Reg::kFcah, Reg::kFct, Reg::kFcttv, Reg::kFcrtl, Reg::kFcrth}) {
+    INFO("register " << OffsetOf(reg));
+    CHECK(rig.model.Get(reg) == 0);
+  }
+  CHECK(rig.model.Get(Reg::kVet) == 0x8100);
+  CHECK(rig.model.Get(Reg::kTipg) == 0x602008);
+  CHECK(rig.model.Get(Reg::kPba) == 20);
+  for (size_t q = 0; q < kMaxQueues; ++q) {
+    for (const Reg reg : {Reg::kRdtr, Reg::kRadv, Reg::kTidv, Reg::kTadv}) {
+      CHECK(rig.model.Get(reg, q) == 0);
+    }
+    CHECK(rig.model.Get(Reg::kRxdctl, q) == 0x01010000);
+    CHECK(rig.model.Get(Reg::kTxdctl, q) == 0x01410000);
+    CHECK(rig.model.Get(Reg::kTarc, q) == (q == 0 ? 0x04000403 : 0x403));
+  }
   CHECK((rig.model.Get(Reg::kRctl) & kRctlLongPackets) != 0);
   for (size_t i = 0; i < kMtaWords; ++i) {
     REQUIRE(rig.model.Get(static_cast<Reg>(OffsetOf(Reg::kMta) + 4 * i)) == 0);
@@ -273,6 +292,51 @@ TEST_CASE("frames that the device has no room for are counted, over restarts") {
   REQUIRE(rig.port->Stop().ok());
   REQUIRE(rig.port->Start().ok());
   CHECK(rig.rx().device_no_buffer == 100 - 63);
+}
+
+TEST_CASE("what the chip counts adds up over looks and restarts, and not what was before") {
+  Rig rig(Small());
+  rig.model.Set(Reg::kCrcErrors, 77);  // an earlier driver's
+  rig.Start();
+  CHECK(rig.port->driver().counters().crc_errors == 0);
+  rig.model.Set(Reg::kCrcErrors, 5);
+  rig.model.Set(Reg::kJabbers, 1);
+  rig.model.Set(Reg::kNoBuffers, 0xfffffff0);
+  CHECK(rig.port->driver().counters().crc_errors == 5);
+  CHECK(rig.port->driver().counters().crc_errors == 5);
+  rig.model.Set(Reg::kCrcErrors, 2);
+  rig.model.Set(Reg::kNoBuffers, 0xfffffff0);
+  REQUIRE(rig.port->Stop().ok());
+  rig.model.Set(Reg::kCrcErrors, 1000);  // while it is nobody's
+  CHECK(rig.port->driver().counters().crc_errors == 7);
+  REQUIRE(rig.port->Start().ok());
+  for (uint32_t i = 0; i < 10; ++i) rig.wire.Send(NumberedFrame(i, 100));
+  CHECK(Loop(rig, 2) == 10);
+  const ChipCounters now = rig.port->driver().counters();
+  CHECK(now.received == 10);
+  CHECK(now.sent == 10);
+  CHECK(now.crc_errors == 7);
+  CHECK(now.jabbers == 1);
+  CHECK(now.no_buffer == 2 * uint64_t{0xfffffff0});
+  CHECK(now.missed == 0);
+  // A count that reads all ones is one, unless everything does.
+  rig.model.Set(Reg::kMissedPackets, kAllOnes);
+  CHECK(rig.rx().device_no_buffer == kAllOnes);
+  rig.bar.on_read = [](uint64_t) { return kAllOnes; };
+  CHECK(rig.port->driver().counters().missed == kAllOnes);
+  CHECK(rig.port->driver().counters().received == 10);
+  rig.bar.on_read = nullptr;
+  REQUIRE(rig.port->Stop().ok());
+}
+
+TEST_CASE("firmware that keeps the PHY delays a start, and does not stop it") {
+  Rig rig(Small());
+  rig.bar.on_write = [](uint64_t offset, uint64_t) { return offset != OffsetOf(Reg::kExtcnfCtrl); };
+  rig.Start();
+  rig.wire.Send(NumberedFrame(1, 100));
+  CHECK(Loop(rig, 2) == 1);
+  REQUIRE(rig.port->Stop().ok());
+  rig.CheckClean();
 }
 
 }  // namespace

@@ -51,13 +51,10 @@ uint64_t FakeNic::MmioRead(uint64_t offset, size_t width) {
   }
   switch (static_cast<Reg>(offset)) {
     case Reg::kStatus: {
-      const bool off = (Get(Reg::kCtrl) & kCtrlMasterDisable) != 0 && !stuck;
+      const bool off = (Get(Reg::kCtrl) & kCtrlMasterDisable) != 0 && !stepping_ && !stuck;
       return Get(Reg::kStatus) | (off ? 0 : kStatusMasterEnable);
     }
     case Reg::kIcr:
-    case Reg::kMissedPackets:
-    case Reg::kGoodReceived:
-    case Reg::kGoodSent:
       return Cell(offset).exchange(0);
     case Reg::kEerd: {
       const uint32_t word = Get(Reg::kEerd) >> 2 & 0x3fff;
@@ -65,7 +62,8 @@ uint64_t FakeNic::MmioRead(uint64_t offset, size_t width) {
       return kEerdDone | uint32_t{kMac[2 * word]} << 16 | uint32_t{kMac[2 * word + 1]} << 24;
     }
     default:
-      return Cell(offset).load();
+      // Statistics start anew.
+      return offset >= 0x4000 && offset < 0x4200 ? Cell(offset).exchange(0) : Cell(offset).load();
   }
 }
 
@@ -118,16 +116,16 @@ absl::Status FakeNic::Connect(uint32_t vector, Notifier* notifier) {
   return absl::OkStatus();
 }
 
-// Causes that are set and unmasked go out, and are cleared and masked by it (EIAC).
+// Causes that are set and unmasked go out, which clears (EIAC) and masks them (EIAME, IAM).
 void FakeNic::Raise(size_t queue) {
   if (queue < kMaxQueues) Cell(OffsetOf(Reg::kIcr)).fetch_or(RxCause(queue));
   const uint32_t pending = Get(Reg::kIcr) & Get(Reg::kIms);
   for (size_t q = 0; q < kMaxQueues; ++q) {
     const uint32_t entry = Get(Reg::kIvar) >> (4 * q) & 0xf;
     if ((pending & RxCause(q)) == 0 || (entry & 8) == 0) continue;
-    const uint32_t clears = Get(Reg::kEiac) & RxCause(q);
-    Cell(OffsetOf(Reg::kIcr)).fetch_and(~clears);
-    Cell(OffsetOf(Reg::kIms)).fetch_and(~clears);
+    const bool masks = (Get(Reg::kCtrlExt) & kCtrlExtEiame) != 0;
+    Cell(OffsetOf(Reg::kIcr)).fetch_and(~(Get(Reg::kEiac) & RxCause(q)));
+    if (masks) Cell(OffsetOf(Reg::kIms)).fetch_and(~(Get(Reg::kIam) & RxCause(q)));
     std::lock_guard<std::mutex> lock(mutex_);
     if (Notifier* const notifier = notifiers_[entry & 7]) notifier->Notify();
   }
@@ -140,10 +138,13 @@ Iova FakeNic::EntryAt(Reg low, Reg high, size_t queue, uint32_t index) const {
 
 bool FakeNic::Step() {
   bool worked = false;
+  // Before the look at CTRL: who disables the master sees it on the bus until the step is over.
+  stepping_ = true;
   if ((Get(Reg::kCtrl) & kCtrlMasterDisable) == 0) {
     for (size_t q = 0; q < kMaxQueues; ++q) worked |= StepTx(q);
     worked |= StepRx();
   }
+  stepping_ = false;
   Raise(kMaxQueues);  // what was unmasked since
   return worked;
 }
@@ -196,7 +197,7 @@ void FakeNic::Take(const Words& entry, std::vector<std::byte>& frame) {
 void FakeNic::Finish(size_t queue, const TxData& last) {
   std::vector<std::byte> frame = std::move(gathered_[queue]);
   gathered_[queue].clear();
-  if (frame.size() < kMinFrame) return Violate("frame without an Ethernet header");
+  if (frame.size() < 17) return Violate("frame too short for a device that pads");
   if (last.vle) {
     if ((Get(Reg::kCtrl) & kCtrlVlan) == 0) Violate("tag asked for with CTRL.VME off");
     InsertVlanTag(frame, last.special);
@@ -236,7 +237,8 @@ bool FakeNic::StepRx() {
   if (!frame) return false;
   const size_t queue = QueueOf(*frame);
   const size_t most = (Get(Reg::kRctl) & kRctlLongPackets) != 0 ? 16384 : kLongestStandard;
-  const bool fits = uint64_t{Free(queue)} * kRxBufferBytes >= frame->size() + kCrcBytes;
+  const bool fits =
+      uint64_t{Free(queue)} * RctlBufferBytes(Get(Reg::kRctl)) >= frame->size() + kCrcBytes;
   if (!fits && options_.lossless) return false;
   if (frame->size() + kCrcBytes > most || !fits) {
     if (!fits) Cell(OffsetOf(Reg::kMissedPackets)).fetch_add(1);
@@ -273,7 +275,7 @@ bool FakeNic::Deliver(size_t queue, std::span<const std::byte> frame) {
     if (!port_->Read(entry, image)) return false;
     const RxRead posted = DecodeRxRead(FromBytes(image));
     if ((posted.reserved & kRxDone) != 0) Violate("receive entry posted with DD set");
-    const size_t part = std::min<size_t>(bytes.size() - at, kRxBufferBytes);
+    const size_t part = std::min<size_t>(bytes.size() - at, RctlBufferBytes(Get(Reg::kRctl)));
     (void)port_->Write(Iova{posted.address}, std::span(bytes).subspan(at, part));
     at += part;
     RxWriteBack piece;

@@ -89,6 +89,7 @@ class FakeNic final : public nic::Model, public InterruptSource, private dma::Mm
   const FakeNicOptions options_;
   std::mt19937_64 random_;
   Wire* wire_ = nullptr;
+  std::atomic<bool> stepping_{false};
   std::vector<std::atomic<uint32_t>> cells_;
   std::optional<TxContext> context_;
   std::array<std::vector<std::byte>, kMaxQueues> gathered_;

@@ -152,6 +152,72 @@ TEST_CASE("checksums, tags and errors are told as the entries tell them") {
   rig.CheckClean();
 }
 
+TEST_CASE("a tag is only called stripped where tags are taken out") {
+  constexpr RxWriteBack kTagged = {.status_error = kRxDone | kRxEndOfPacket | kRxVlan};
+  CHECK(RxFlagsOf(kTagged, RxForm::kIpId, true) == RxFlags::kVlanStripped);
+  CHECK(RxFlagsOf(kTagged, RxForm::kIpId, false) == RxFlags::kNone);
+}
+
+TEST_CASE("behind a bad IP header no TCP or UDP checksum is good") {
+  RxWriteBack done = {.status_error = kRxIpChecksum | kRxTcpChecksum | kRxErrorIpChecksum};
+  CHECK(RxFlagsOf(done, RxForm::kIpId, false) == RxFlags::kIpv4ChecksumBad);
+  done.status_error |= kRxErrorL4Checksum;
+  CHECK(RxFlagsOf(done, RxForm::kIpId, false) ==
+        (RxFlags::kIpv4ChecksumBad | RxFlags::kL4ChecksumBad));
+  done.status_error |= kRxIgnoreChecksum;
+  CHECK(RxFlagsOf(done, RxForm::kIpId, false) == RxFlags::kNone);
+}
+
+TEST_CASE("buffers are the smallest that the chip has for a frame of the MTU") {
+  struct Case {
+    uint32_t mtu, bytes, bsize;
+  };
+  for (const Case& c : {Case{68, 256, 3}, Case{238, 256, 3}, Case{239, 512, 2}, Case{494, 512, 2},
+                        Case{495, 1024, 1}, Case{1006, 1024, 1}, Case{1007, 2048, 0},
+                        Case{1500, 2048, 0}, Case{9000, 2048, 0}}) {
+    INFO("mtu " << c.mtu);
+    CHECK(RxBufferBytes(c.mtu + 18) == c.bytes);
+    Rig rig(One(64, c.mtu));
+    rig.Start();
+    CHECK((rig.model.Get(Reg::kRctl) >> 16 & 3) == c.bsize);
+    CHECK((rig.model.Get(Reg::kRctl) & 1u << 25) == 0);
+    // One of several buffers in between: too long for the MTU, and not for the chip.
+    const Frame whole = NumberedFrame(1, std::max(c.mtu + 18u, 60u));
+    rig.wire.Send(whole);
+    if (c.mtu < 1500) rig.wire.Send(NumberedFrame(2, 1518));
+    rig.wire.Send(NumberedFrame(3, 60));
+    rig.StepAll();
+    CHECK(TakeOne(rig) == whole);
+    CHECK(TakeOne(rig) == NumberedFrame(3, 60));
+    CHECK(rig.rx().truncated == (c.mtu < 1500 ? 1 : 0));
+    rig.CheckClean();
+  }
+}
+
+TEST_CASE("a buffer smaller than what the device writes is not posted") {
+  Rig rig(One());
+  REQUIRE(rig.MakeSpace().ok());
+  auto device =
+      rig.space->Attach({.name = "e1000e0", .domain = &rig.domain, .waiter = &rig.waiter}).value();
+  for (const uint32_t capacity : {2047u, 2048u}) {
+    auto pool =
+        frag::PagePool::Create(*rig.space, {.label = "buffers", .waiter = &rig.waiter}).value();
+    std::vector<FragSource> sources;
+    sources.push_back(FragSource::Create(*pool, {.size = capacity, .capacity = capacity}).value());
+    auto driver =
+        Driver<>::Create(*device, rig.registers(), {.ring_size = 64}, std::move(sources), {})
+            .value();
+    const absl::Status started = driver->Start();
+    CHECK(started.ok() == (capacity == 2048));
+    CHECK(driver->rx_stats(0).posted == (capacity == 2048 ? 63 : 0));
+    CHECK(driver->rx_stats(0).refill_failed == (capacity == 2048 ? 0 : 1));
+    REQUIRE(driver->Stop().ok());
+    driver->rx(0).source().Rest();
+    CHECK(pool->pages_in_use() == 0);
+  }
+  device.reset();
+}
+
 TEST_CASE("two queues: flows are spread, and each stays in one") {
   RigOptions options = Small();
   Rig rig(options);

@@ -155,6 +155,46 @@ TEST_CASE("a tag is inserted where the driver strips them, and refused where it 
   rig.CheckClean();
 }
 
+TEST_CASE("frames too short for the chip to pad are padded with zeros, up to what it takes") {
+  TxRig rig;
+  for (uint32_t length = 1; length < 20; ++length) {
+    INFO(length << " bytes");
+    Packet packet = rig.Make({length});
+    const Frame before = BytesOf(packet);
+    REQUIRE(rig.Send(packet) == 1);
+    rig.StepAll();
+    REQUIRE(rig.wire.from_nic.size() == length);
+    Frame expected = before;
+    expected.resize(std::max(length, 17u));
+    CHECK(rig.wire.from_nic.back() == expected);
+    CHECK(rig.tx().Reap() == 1);
+  }
+  CHECK(rig.stats().bytes == 19 * 20 / 2);
+  rig.CheckAllReturned();
+  rig.CheckClean();
+}
+
+TEST_CASE("a header that begins where a context cannot point to is refused") {
+  for (const uint32_t l3 : {245u, 246u, 255u}) {
+    INFO("IP at " << l3);
+    TxRig rig;
+    const Frame inner = MakeFrame({.size = 100});
+    Frame frame = MakeFrame({.size = l3});
+    frame.insert(frame.end(), inner.begin() + 14, inner.end());
+    Packet packet = rig.Carry(frame);
+    packet.tx = TxFlags::kIpv4Checksum;
+    packet.l3_offset = static_cast<uint8_t>(l3);
+    REQUIRE(rig.Send(packet) == 1);
+    rig.StepAll();
+    CHECK(rig.stats().unsupported_offload == (l3 == 245 ? 0 : 1));
+    CHECK(rig.wire.from_nic.size() == (l3 == 245 ? 1 : 0));
+    if (l3 == 245) CHECK(rig.model.context()->ipcso == 255);
+    rig.tx().Reap();
+    rig.CheckAllReturned();
+    rig.CheckClean();
+  }
+}
+
 TEST_CASE("packets that can never be sent are taken, counted by reason and released") {
   TxRig rig(64, 1500);
   Packet empty = rig.Make({0});
