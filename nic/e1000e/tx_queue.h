@@ -186,8 +186,7 @@ class TxQueue {
       bytes += segment.length;
       ++segments;
     }
-    if (plan.padding != 0) [[unlikely]]
-      PlacePadding(plan.padding, now);
+    if (plan.padding != 0) PlacePadding(plan.padding, now);
     if (context) {
       context_ = plan.context;
       context_known_ = true;
@@ -281,10 +280,10 @@ class TxQueue {
   TxLimits limits_;
   uint32_t size_ = 0;  // 0: not attached
   uint32_t most_used_ = 0;
-  uint32_t to_clean_ = 0;   // the oldest entry in flight, always the first of a packet
-  uint32_t to_use_ = 0;     // the next free one: the tail
-  uint32_t used_ = 0;       // entries in flight
-  uint64_t packets_ = 0;    // packets in flight
+  uint32_t to_clean_ = 0;  // the oldest entry in flight, always the first of a packet
+  uint32_t to_use_ = 0;    // the next free one: the tail
+  uint32_t used_ = 0;      // entries in flight
+  uint64_t packets_ = 0;   // packets in flight
   bool context_known_ = false;
   Words context_{};  // in force at the device
   std::unique_ptr<Slot[]> slots_;
