@@ -82,8 +82,11 @@ struct Stream {
       several_segments += burst[i].segment_count > 1 ? 1 : 0;
       const Frame frame = TakeBytes(burst[i], port.rx_pool(0));
       if (frame != MakeFrame(from, arrived)) {
+        const nic::RxQueueStats rx = port.stats().queues[0].rx;
         FAIL("frame " << arrived << " from NIC " << from << " arrived changed, " << frame.size()
-                      << " bytes");
+                      << " bytes; the receiver has dropped " << rx.dropped << ", of them "
+                      << rx.device_no_buffer << " at the device, bad " << rx.bad_completions
+                      << ", truncated " << rx.truncated << ", FCS " << rx.bad_fcs);
       }
       if (capture) capture->Accept(frame);
       ++arrived;

@@ -45,7 +45,7 @@ i=0
 until ping -c 1 -W 1 10.0.0.2 > /dev/null; do
   i=$((i + 1)); [ $i -lt 30 ] || give_up 14
 done
-# The kernel's driver at times comes up without long frames, and counts each as too long: told once
+# The driver of the kernel at times comes up without long frames, and counts each as too long: told once
 # more, it takes them.
 i=0
 until ping -c 1 -W 1 -s 8000 10.0.0.2 > /dev/null; do
