@@ -14,11 +14,12 @@
 
 namespace dmakit::nic::e1000e {
 
-// Of one entry. The length field has more bits; the chip's transmit buffer, as it is cut at
-// power-on, takes no more than 20,384 at a time (sheet 3.3).
-inline constexpr uint32_t kMaxPiece = 16384;
+// No entry crosses a multiple of this. The chip could take 20,384 bytes at a time (sheet 3.3);
+// QEMU's maps an entry's bytes in one go, which behind an IOMMU works within a page, and else only
+// where the next page happens to be next in memory too: it then loses the packet without a word.
+inline constexpr uint32_t kPieceBoundary = 4096;
 // Of one packet. Not the chip's limit: it bounds what one packet keeps others waiting.
-inline constexpr uint32_t kMaxPieces = 40;
+inline constexpr uint32_t kMaxPieces = 60;
 static_assert(kMaxPieces + 2 < kMinRing, "a packet, its context and padding fit any empty ring");
 
 // The chip pads short frames (TCTL.PSP), but must not be given less than this.
@@ -26,8 +27,9 @@ inline constexpr uint32_t kMinTxFrame = 17;
 static_assert(kMinTxFrame - 1 <= kDescriptorBytes, "the zeros behind the ring are enough");
 
 struct TxPlan {
-  uint32_t pieces = 0;   // entries with data
+  uint32_t pieces = 0;   // entries with data, at most
   uint32_t padding = 0;  // bytes of zeros, in the last of them
+  uint64_t bytes = 0;    // of the packet, without padding
   bool offload = false;  // `context` must be in force
   Words context{};
   // What the data entries say beside address, length and end.
@@ -44,11 +46,12 @@ TxVerdict PlanOffload(const Packet& packet, uint64_t total, const TxLimits& limi
 
 // The same for any packet; also counts its entries.
 inline TxVerdict PlanTx(const Packet& packet, const TxLimits& limits, TxPlan& plan) {
-  uint64_t total = 0;
   for (const Segment& segment : packet.parts()) {
-    total += segment.length;
-    plan.pieces += (segment.length + kMaxPiece - 1) / kMaxPiece;
+    if (segment.length == 0) continue;
+    plan.bytes += segment.length;
+    plan.pieces += (segment.length + kPieceBoundary - 2) / kPieceBoundary + 1;
   }
+  const uint64_t total = plan.bytes;
   if (total == 0) [[unlikely]]
     return TxVerdict::kEmpty;
   if (plan.pieces > kMaxPieces) [[unlikely]]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TxQueue: one transmit ring (e1000e sheet 3.3 to 3.6). A packet takes one data entry per segment
-// that has bytes (and per 16384 of them), and before those a context entry when what the device is
-// to finish differs from what the last context said. The last entry carries EOP and RS: its DD bit
-// says that every entry up to it is done. One entry of the ring stays unused.
+// that has bytes (and per 4 KiB page that they lie in), and before those a context entry when what
+// the device is to finish differs from what the last context said. The last entry carries EOP and
+// RS: its DD bit says that every entry up to it is done. One entry of the ring stays unused.
 //
 //   entries  free           in flight                              free
 //           |      |  to_clean_ ............................  to_use_ |      |
@@ -162,7 +162,7 @@ class TxQueue {
     uint32_t at = 0;  // the next entry
     uint32_t last = 0;
     uint32_t placed = 0;
-    uint32_t pieces = 0;  // still to come
+    uint64_t left = 0;  // bytes still to come
     uint64_t high = 0;
     bool watched = false;
   };
@@ -170,7 +170,8 @@ class TxQueue {
   // Writes the packet's entries, which the device cannot see before the tail moves. If a segment
   // has no address everything is undone, and the packet still the caller's.
   bool Place(Packet& packet, const TxPlan& plan, bool context, bool watched) {
-    Placing now{.at = to_use_, .pieces = plan.pieces, .high = plan.high, .watched = watched};
+    Placing now{
+        .at = to_use_, .left = plan.bytes + plan.padding, .high = plan.high, .watched = watched};
     if (context) PlaceEntry({}, plan.context, now);
     uint32_t bytes = 0;
     uint32_t segments = 0;
@@ -208,18 +209,20 @@ class TxQueue {
     PlaceEntry({}, {ring_.iova(size_).value(), now.high | length | kLast}, now);
   }
   void PlaceSegment(const Segment& segment, Iova iova, uint64_t token, Placing& now) {
-    uint32_t left = segment.length;
-    for (; left > kMaxPiece; left -= kMaxPiece) {
-      PlacePiece(Segment{}, iova, 0, kMaxPiece, now);
-      iova = iova + Bytes{kMaxPiece};
+    for (uint32_t left = segment.length;;) {
+      const auto room = static_cast<uint32_t>(kPieceBoundary - iova.value() % kPieceBoundary);
+      if (left <= room) return PlacePiece(segment, iova, token, left, now);
+      PlacePiece(Segment{}, iova, 0, room, now);
+      iova = iova + Bytes{room};
+      left -= room;
     }
-    PlacePiece(segment, iova, token, left, now);
   }
   void PlacePiece(const Segment& segment, Iova iova, uint64_t token, uint32_t length,
                   Placing& now) {
     if (now.watched) [[unlikely]]
       watch_.Posted(iova, length, dma::Direction::kToDevice);
-    const uint64_t last = --now.pieces == 0 ? kLast : 0;
+    now.left -= length;
+    const uint64_t last = now.left == 0 ? kLast : 0;
     PlaceEntry({segment, iova, token, 0, 0}, {iova.value(), now.high | length | last}, now);
   }
   void PlaceEntry(const Slot& slot, const Words& words, Placing& now) {

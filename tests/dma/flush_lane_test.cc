@@ -38,11 +38,8 @@ struct Queue : Releaser {
     return queue->Defer({.range = range, .domains = domains, .releaser = this},
                         Local(nullptr, lane));
   }
-  FlushLane NewLane() {
-    auto lane = queue->NewLane("test");
-    REQUIRE(lane.ok());
-    return *std::move(lane);
-  }
+  // Asked for by threads too, where Catch2 must not be asked: without a lane the test ends here.
+  FlushLane NewLane() { return queue->NewLane("test").value(); }
 };
 
 TEST_CASE("One flush with one invalidation serves all lanes; each has its own bound") {
