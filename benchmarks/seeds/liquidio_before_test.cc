@@ -4,7 +4,9 @@
 
 #include "benchmarks/seeds/liquidio_before.h"
 
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "benchmarks/seeds/liquidio_rig.h"
 #include "benchmarks/seeds/map_each.h"
@@ -24,15 +26,18 @@ struct PerPacket {
   double maps = 0;
   double unmaps = 0;
   double invalidations = 0;
+  double syncs_for_cpu = 0;
+  double syncs_for_device = 0;
 };
 
-// In steady state, of the domain.
+// In steady state: maps of the domain, syncs of the device.
 template <typename Addressing, typename Lists>
 PerPacket Run(LiquidioMachine& machine, const std::function<Addressing()>& addressing) {
-  LiquidioRig<Addressing, Lists> rig(machine, false, kRing, 1, addressing);
+  LiquidioRig<Addressing, Lists> rig(machine, machine.vf, kRing, 1, addressing);
   rig.Send(512, 1000);
   const dma::DomainStats before = machine.iommu->stats();
   const uint64_t lists = rig.driver().tx_stats(0).frames;
+  const SyncCounter syncs(*machine.device);
   rig.Send(kPackets, 1000);
   const dma::DomainStats after = machine.iommu->stats();
   const double sent = static_cast<double>(rig.driver().tx_stats(0).frames - lists);
@@ -41,30 +46,48 @@ PerPacket Run(LiquidioMachine& machine, const std::function<Addressing()>& addre
   CHECK(machine.model.violation_count() == 0);
   return {static_cast<double>(after.maps - before.maps) / sent,
           static_cast<double>(after.unmaps - before.unmaps) / sent,
-          static_cast<double>(after.invalidations - before.invalidations) / sent};
+          static_cast<double>(after.invalidations - before.invalidations) / sent,
+          static_cast<double>(syncs.for_cpu()) / sent,
+          static_cast<double>(syncs.for_device()) / sent};
+}
+
+// No driver is left, and packets have gone back.
+void CheckNothingMapped(LiquidioMachine& machine) {
+  machine.fragments.reset();
+  machine.pool->Trim();
+  CHECK(machine.iommu->stats().live_mappings == 0);
 }
 
 template <typename Lists>
-PerPacket OfLists() {
-  LiquidioMachine machine(false);
+PerPacket OfLists(bool vf) {
+  LiquidioMachine machine(vf);
   const PerPacket cost = Run<PageAddressing, Lists>(machine, [] { return PageAddressing(); });
   CHECK(machine.iommu->walk_stats().faults == 0);
   CHECK(machine.space->quarantine().count() == 0);
+  CheckNothingMapped(machine);
   return cost;
 }
 
 TEST_CASE("gather lists: nothing is mapped per packet, but where each packet maps its own") {
-  const PerPacket coherent = OfLists<CoherentSlots>();
+  const bool vf = GENERATE(false, true);
+  const PerPacket coherent = OfLists<CoherentSlots>(vf);
   CHECK(coherent.maps == 0);
   CHECK(coherent.unmaps == 0);
   CHECK(coherent.invalidations == 0);
-  const PerPacket slot = OfLists<MapPerSlot>();
+  CHECK(coherent.syncs_for_cpu == 0);
+  CHECK(coherent.syncs_for_device == 0);
+  const PerPacket slot = OfLists<MapPerSlot>(vf);
   CHECK(slot.maps == 0);
   CHECK(slot.unmaps == 0);
-  const PerPacket packet = OfLists<MapPerPacket>();
+  CHECK(slot.invalidations == 0);
+  CHECK(slot.syncs_for_cpu == 1);
+  CHECK(slot.syncs_for_device == 1);
+  const PerPacket packet = OfLists<MapPerPacket>(vf);
   CHECK(packet.maps == 1);
   CHECK(packet.unmaps == 1);
   CHECK(packet.invalidations == 1);
+  CHECK(packet.syncs_for_cpu == 0);
+  CHECK(packet.syncs_for_device == 0);
 }
 
 TEST_CASE("a list of its own mapping per slot is synced twice a packet, and mapped with its ring") {
@@ -131,16 +154,16 @@ TEST_CASE("packet data: two maps a packet of two pieces, whoever gives the IOVAs
   SECTION("the kernel's") {
     LiquidioMachine machine(false);
     LinearTree tree;
-    MagazineCache iovas(tree, 1);
-    const uint64_t live = machine.iommu->stats().live_mappings;
+    std::optional<MagazineCache> iovas(std::in_place, tree, 1);
     const PerPacket cost = Run<KernelMapped, CoherentSlots>(
-        machine, [&] { return KernelMapped(*machine.iommu, iovas, 0); });
+        machine, [&] { return KernelMapped(*machine.iommu, *iovas, 0); });
     CHECK(cost.maps == 2);
     CHECK(cost.unmaps == 2);
     CHECK(cost.invalidations == 2);
-    machine.pool->Trim();
-    CHECK(machine.iommu->stats().live_mappings >= live);
     CHECK(machine.iommu->walk_stats().faults == 0);
+    CheckNothingMapped(machine);
+    iovas.reset();
+    CHECK(tree.size() == 0);
   }
   SECTION("dmakit's") {
     LiquidioMachine machine(false);
@@ -150,6 +173,7 @@ TEST_CASE("packet data: two maps a packet of two pieces, whoever gives the IOVAs
     CHECK(cost.maps == 2);
     CHECK(cost.unmaps == 2);
     CHECK(machine.iommu->walk_stats().faults == 0);
+    CheckNothingMapped(machine);
   }
 }
 
