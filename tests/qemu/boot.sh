@@ -105,7 +105,7 @@ boot() {
     -virtfs "local,path=$share,mount_tag=share,security_model=none"
     -serial "file:$work/serial.log" -serial "file:$work/result.log"
     -kernel "$kernel" -initrd "$work/initrd"
-    -append "console=ttyS0 loglevel=4 rdinit=/init intel_iommu=on panic=-1 ${append:-}"
+    -append "console=ttyS0 loglevel=4 rdinit=/init intel_iommu=on no_timer_check panic=-1 ${append:-}"
   )
   local -a more
   read -ra more <<< "${accel:--accel tcg,thread=multi} ${iommu--device intel-iommu,intremap=on}"
